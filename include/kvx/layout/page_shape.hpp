@@ -1,0 +1,46 @@
+#pragma once
+// Shape of a page and of the rows in it, and what they take in memory.
+
+#include <kvx/core/annotate.hpp>
+#include <kvx/core/bits.hpp>
+
+#include <cstdint>
+
+namespace kvx {
+
+/// Rows per page and components per row.
+///
+/// tokens      P, a power of two up to 65,536; 64 is the block of the sign plane
+/// key_dim     D, 1..576
+/// value_dim   Dv, 1..576; may differ from key_dim
+struct page_shape {
+  int tokens = 64;
+  int key_dim = 128;
+  int value_dim = 128;
+
+  friend constexpr bool operator==(const page_shape&, const page_shape&) = default;
+};
+
+/// A shape that a cache accepts.
+KVX_HD constexpr bool is_valid(page_shape s) {
+  return s.tokens >= 1 && s.tokens <= 65536 && (s.tokens & (s.tokens - 1)) == 0 && s.key_dim >= 1 && s.key_dim <= 576 && s.value_dim >= 1 &&
+         s.value_dim <= 576;
+}
+
+/// Where the parts of a row lie, in elements: K first, then V, each padded to 16 bytes so that vector loads may be aligned.
+struct row_pitch {
+  std::int64_t value = 0;  ///< from the first component of K to the first of V
+  std::int64_t row = 0;    ///< from one row to the next
+
+  friend constexpr bool operator==(const row_pitch&, const row_pitch&) = default;
+};
+
+template <class E>
+KVX_HD constexpr row_pitch pitch_of(page_shape s) {
+  constexpr std::int64_t unit = 16 / static_cast<std::int64_t>(sizeof(E));
+  const std::int64_t value = round_up(s.key_dim, unit);
+  return {value, value + round_up(s.value_dim, unit)};
+}
+static_assert(pitch_of<std::uint16_t>({64, 46, 46}) == row_pitch{48, 96} && pitch_of<float>({64, 128, 1}) == row_pitch{128, 132});
+
+}  // namespace kvx

@@ -1,0 +1,43 @@
+#pragma once
+// Where the rows of one layer lie in memory, for every layout: page, head and slot strides of K and of V.
+
+#include <kvx/core/annotate.hpp>
+#include <kvx/core/element.hpp>
+
+#include <cstdint>
+
+namespace kvx {
+
+/// Addresses of one array of rows (K or V) of one layer.
+///
+/// shapes      component c of the row of (page, head, slot) is data[page * page_stride + head * head_stride + slot * slot_stride + c]
+/// units       strides count elements; 64 bits: a page index times a stride leaves 32
+/// errors      none; page, head and slot are not checked
+template <class E>
+struct row_array {
+  E* data = nullptr;
+  std::int64_t page_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t slot_stride = 0;
+
+  KVX_HD constexpr E* at(std::int64_t page, std::int64_t head, std::int64_t slot) const {
+    return data + page * page_stride + head * head_stride + slot * slot_stride;
+  }
+
+  KVX_HD constexpr operator row_array<const E>() const { return {data, page_stride, head_stride, slot_stride}; }
+};
+
+/// K and V rows of one layer; trivially copyable. `E` is const for readers.
+template <class E>
+struct row_view {
+  row_array<E> key;
+  row_array<E> value;
+  int heads = 0;        ///< H
+  int page_tokens = 0;  ///< P, a power of two
+  int key_dim = 0;      ///< D
+  int value_dim = 0;    ///< Dv
+
+  KVX_HD constexpr operator row_view<const E>() const { return {key, value, heads, page_tokens, key_dim, value_dim}; }
+};
+
+}  // namespace kvx
