@@ -1,0 +1,49 @@
+# Checks of the text and of what the compilers refuse, each one ctest test. A tool that is missing leaves its test out, visibly.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+set(checks "${PROJECT_SOURCE_DIR}/cmake/checks")
+set(strict -std=c++20 -Wall -Wextra -Wshadow -Wconversion -Werror)
+
+# kvx_check(<name> <command>...)
+function(kvx_check name)
+  add_test(NAME check/${name} COMMAND ${ARGN} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(check/${name} PROPERTIES LABELS check TIMEOUT 600 ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+endfunction()
+
+# kvx_left_out(<name> <tool>): a test that ctest lists as skipped, with its reason.
+function(kvx_left_out name tool)
+  add_test(NAME ${name} COMMAND "${CMAKE_COMMAND}" -E echo "left out: ${tool} is missing")
+  set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "left out")
+endfunction()
+
+find_program(KVX_GXX NAMES g++-12 g++)
+find_program(KVX_CLANGXX NAMES clang++-14 clang++)
+find_program(KVX_NVCC nvcc HINTS /usr/local/cuda/bin "$ENV{CUDA_PATH}/bin")
+find_program(KVX_CLANG_FORMAT NAMES clang-format-16 clang-format-17 clang-format-18 clang-format)
+find_program(KVX_CLANG_TIDY NAMES clang-tidy-14 clang-tidy)
+
+kvx_check(self_test "${Python3_EXECUTABLE}" "${checks}/self_test.py")
+kvx_check(include_levels "${Python3_EXECUTABLE}" "${checks}/include_levels.py" "${PROJECT_SOURCE_DIR}")
+kvx_check(text_rules "${Python3_EXECUTABLE}" "${checks}/text_rules.py" "${PROJECT_SOURCE_DIR}")
+
+if(KVX_CLANG_FORMAT)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/*" "${PROJECT_SOURCE_DIR}/tests/*" "${PROJECT_SOURCE_DIR}/examples/*"
+       "${PROJECT_SOURCE_DIR}/bench/*")
+  list(FILTER sources INCLUDE REGEX "\\.(hpp|cpp|cuh|cu)$")
+  kvx_check(format "${KVX_CLANG_FORMAT}" --dry-run -Werror ${sources})
+else()
+  kvx_left_out(check/format clang-format)
+endif()
+
+foreach(compiler KVX_GXX KVX_CLANGXX)
+  if(${compiler})
+    cmake_path(GET ${compiler} FILENAME name)
+    string(REGEX REPLACE "-.*" "" name "${name}")
+    kvx_check(headers_alone/${name} "${Python3_EXECUTABLE}" "${checks}/compile_alone.py" "${PROJECT_SOURCE_DIR}" 1 .hpp
+              "${${compiler}}" ${strict} -fsyntax-only)
+    kvx_check(refused/${name} "${Python3_EXECUTABLE}" "${checks}/compile_fail.py" "${PROJECT_SOURCE_DIR}/tests/compile_fail"
+              "${${compiler}}" ${strict} "-I${PROJECT_SOURCE_DIR}/include" -fsyntax-only)
+  else()
+    kvx_left_out(check/headers_alone/${compiler} ${compiler})
+    kvx_left_out(check/refused/${compiler} ${compiler})
+  endif()
+endforeach()
