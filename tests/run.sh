@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs the tests of kvx.
+#
+# usage: bash tests/run.sh [--quick | --all] [--jobs N]
+#   (nothing)  what a change must pass: every test, sanitizers, instruction sets, compilers, consumers (docs/testing.md)
+#   --quick    for the desk: one build, its tests, the checks of the text
+#   --all      every compiler, sanitizer and order
+#   --jobs N   so many compilers and tests at once (default: one a core)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+matrix=ci
+jobs=$(nproc)
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quick) matrix=desk ;;
+    --all) matrix=all ;;
+    --jobs) jobs=${2:?--jobs needs a number}; shift ;;
+    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+    *) echo "tests/run.sh: '$1' is no option; --help lists them" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+build=$PWD/build/tests
+mkdir -p "$build"
+log=$build/run.log
+: >"$log"
+
+say() { printf '\n[%s] %s\n' "$(date +%T)" "$*"; }
+
+# step <what> <command...>: silent when it succeeds, the whole log when it fails.
+step() {
+  say "$1"
+  shift
+  "$@" >>"$log" 2>&1 || { cat "$log"; say "failed: $*"; exit 1; }
+}
+
+# Shows ninja's lines a few times a minute instead of hundreds.
+tenths() {
+  local line last=-1 done total
+  while IFS= read -r line; do
+    printf '%s\n' "$line" >>"$log"
+    if [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]]; then
+      done=$((10 * BASH_REMATCH[1] / BASH_REMATCH[2])) total=${BASH_REMATCH[2]}
+      if [ $done -gt $last ]; then printf '  %3d %% of %d\n' $((10 * done)) "$total"; last=$done; fi
+    fi
+  done
+}
+
+say "packages"
+bash cmake/install-dependencies.sh build/packages
+
+launcher=()
+if command -v ccache >/dev/null; then launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+step "configure ($matrix)" cmake --preset default -B "$build" -D KVX_TEST_MATRIX=$matrix -D KVX_BUILD_BENCH=ON \
+  -D "KVX_CUDA_HEADERS=$PWD/build/packages/cuda/nvidia/cu13/include" "${launcher[@]}"
+
+say "build"
+cmake --build "$build" -j "$jobs" 2>&1 | tenths || { cat "$log"; say "the build failed"; exit 1; }
+
+say "test"
+ctest --test-dir "$build" -j "$jobs" --output-on-failure --no-tests=error
