@@ -15,6 +15,7 @@ function(kvx_left_out name tool)
   set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "left out")
 endfunction()
 
+set(KVX_CUDA AUTO CACHE STRING "Checks that need CUDA: AUTO (where there is a toolkit), ON (fail without one), OFF")
 find_program(KVX_GXX NAMES g++-12 g++)
 find_program(KVX_CLANGXX NAMES clang++-14 clang++)
 find_program(KVX_NVCC nvcc HINTS /usr/local/cuda/bin "$ENV{CUDA_PATH}/bin")
@@ -47,3 +48,26 @@ foreach(compiler KVX_GXX KVX_CLANGXX)
     kvx_left_out(check/refused/${compiler} ${compiler})
   endif()
 endforeach()
+
+# What a reader of the sources would find by thinking: one unit that instantiates the library.
+if(KVX_CLANG_TIDY)
+  kvx_check(tidy "${KVX_CLANG_TIDY}" --quiet "${PROJECT_SOURCE_DIR}/tests/consumer/program/main.cpp" -- -std=c++20 "-I${PROJECT_SOURCE_DIR}/include")
+else()
+  kvx_left_out(check/tidy clang-tidy)
+endif()
+
+# Device code needs nvcc and no GPU: every .cuh alone, and the shared cores from a kernel. CMake's own CUDA language stays out of it, so that
+# CMake 3.25, which knows no C++20 for CUDA, needs no persuasion.
+if(KVX_CUDA STREQUAL "ON" AND NOT KVX_NVCC)
+  message(FATAL_ERROR "KVX_CUDA is ON, and there is no nvcc")
+elseif(KVX_NVCC AND NOT KVX_CUDA STREQUAL "OFF")
+  set(nvcc "${KVX_NVCC}" -std=c++20 -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -Werror=all-warnings
+           -Xcompiler=-Wall,-Wextra,-Werror -Xcudafe --display_error_number -c -o /dev/null)
+  kvx_check(nvcc/shared_cores ${nvcc} "-I${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/tests/device/shared_cores.cu")
+  file(GLOB_RECURSE device_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvx/*.cuh")
+  if(device_headers)
+    kvx_check(nvcc/headers_alone "${Python3_EXECUTABLE}" "${checks}/compile_alone.py" "${PROJECT_SOURCE_DIR}" 1 .cuh ${nvcc})
+  endif()
+else()
+  kvx_left_out(check/nvcc "the CUDA toolkit")
+endif()
