@@ -11,6 +11,7 @@ namespace kvx {
 /// Constants that device code may name (a constexpr host function such as std::numeric_limits<float>::infinity() is refused there).
 inline constexpr float infinity = std::numeric_limits<float>::infinity();
 inline constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
+inline constexpr float largest_float = std::numeric_limits<float>::max();
 
 /// True for NaN only; plain comparisons, so that device code and constant expressions may ask.
 KVX_HD constexpr bool is_nan(float x) { return !(x == x); }
@@ -48,7 +49,7 @@ KVX_HD constexpr float exp(float x) {
   p = multiply_add(p, r, 1.0f);
   const double power = __builtin_bit_cast(double, static_cast<std::uint64_t>(1023 + n) << 52);
   const double value = (static_cast<double>(p) * static_cast<double>(r) + 1.0) * power;
-  return static_cast<float>(value > static_cast<double>(std::numeric_limits<float>::max()) ? static_cast<double>(infinity) : value);
+  return static_cast<float>(value > static_cast<double>(largest_float) ? static_cast<double>(infinity) : value);
 }
 static_assert(exp(0) == 1 && exp(-infinity) == 0 && exp(infinity) == infinity && exp(1) == 0x1.5bf0a8p+1f);
 
