@@ -3,24 +3,14 @@
 
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/tensor_view.hpp>
+#include <kvx/layout/batch_item.hpp>
 #include <kvx/layout/row_view.hpp>
 
 #include <cstdint>
 
 namespace kvx {
 
-/// One sequence's part of a batch: the last `queries` tokens of it attend to it causally.
-///
-/// pages       logical page j of the sequence is physical page pages[j]; entries of pages that no query can see are not read
-/// length      n, the tokens of the sequence, the queries' own rows included
-/// queries     how many of them ask; query i stands at position length - queries + i and sees keys up to itself
-/// first       row of q, out and lse that belongs to query 0
-struct attend_item {
-  const std::int32_t* pages = nullptr;
-  std::int64_t length = 0;
-  std::int64_t queries = 0;
-  std::int64_t first = 0;
-};
+using attend_item = batch_item;
 
 /// Which keys take part, and what is done to a score.
 ///

@@ -34,4 +34,7 @@ void for_each_task(const host& exec, std::int64_t tasks, const Body& body) {
       exec.parallel.context, exec.threads, tasks, [](const void* b, std::int64_t i) { (*static_cast<const Body*>(b))(i); }, &body);
 }
 
+/// Memory of this backend; throws what the resource throws.
+inline memory_block allocate(const host& exec, std::int64_t bytes) { return memory_block(exec.memory, bytes); }
+
 }  // namespace kvx

@@ -2,8 +2,10 @@
 // A strided view of an array of N dimensions that somebody else owns.
 
 #include <kvx/core/annotate.hpp>
+#include <kvx/core/check.hpp>
 
 #include <cstdint>
+#include <string>
 #include <type_traits>
 
 namespace kvx {
@@ -51,6 +53,29 @@ struct tensor_view {
     return p;
   }
 };
+
+/// The same array, to be read.
+template <class T, int N>
+KVX_HD constexpr tensor_view<const T, N> read_only(tensor_view<T, N> view) {
+  if constexpr (std::is_const_v<T>) {
+    return view;
+  } else {
+    return tensor_view<const T, N>(view);
+  }
+}
+
+/// Throws a usage_error unless the view has these extents, and a pointer if it has any element.
+template <class T, int N>
+void require_shape(const char* name, const tensor_view<T, N>& view, const std::int64_t (&extents)[N], call_site where) {
+  bool empty = false;
+  for (int d = 0; d < N; ++d) {
+    if (view.extents[d] != extents[d]) {
+      require_range(("extent " + std::to_string(d) + " of " + name).c_str(), view.extents[d], extents[d], extents[d], where);
+    }
+    empty = empty || extents[d] == 0;
+  }
+  if (!empty && view.data == nullptr) throw usage_error(std::string(name) + " is null", where);
+}
 
 static_assert([] {
   int x[12] = {};

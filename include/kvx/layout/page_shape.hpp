@@ -43,4 +43,12 @@ KVX_HD constexpr row_pitch pitch_of(page_shape s) {
 }
 static_assert(pitch_of<std::uint16_t>({64, 46, 46}) == row_pitch{48, 96} && pitch_of<float>({64, 128, 1}) == row_pitch{128, 132});
 
+/// Bytes that the rows of `pages` pages of one layer take, rounded up to 64, or -1 where they cannot be counted in 63 bits.
+template <class E>
+constexpr std::int64_t row_bytes(page_shape s, std::int64_t pages, std::int64_t heads) {
+  const std::int64_t bytes =
+      checked_product(checked_product(pages, heads), s.tokens * pitch_of<E>(s).row * static_cast<std::int64_t>(sizeof(E)));
+  return bytes < 0 || bytes > (std::int64_t{1} << 62) ? -1 : round_up(bytes, 64);
+}
+
 }  // namespace kvx

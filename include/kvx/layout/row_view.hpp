@@ -3,6 +3,7 @@
 
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/layout/page_shape.hpp>
 
 #include <cstdint>
 
@@ -39,5 +40,17 @@ struct row_view {
 
   KVX_HD constexpr operator row_view<const E>() const { return {key, value, heads, page_tokens, key_dim, value_dim}; }
 };
+
+/// Rows of K then V side by side, slot after slot, in pages that begin at `first`.
+template <class E>
+KVX_HD constexpr row_view<E> rows_at(E* first, page_shape shape, int heads, std::int64_t page_stride, std::int64_t head_stride) {
+  const row_pitch pitch = pitch_of<E>(shape);
+  return {{first, page_stride, head_stride, pitch.row},
+          {first + pitch.value, page_stride, head_stride, pitch.row},
+          heads,
+          shape.tokens,
+          shape.key_dim,
+          shape.value_dim};
+}
 
 }  // namespace kvx

@@ -1,0 +1,56 @@
+#pragma once
+// How large a cache is: the model's layers and heads, and the tokens it must hold.
+
+#include <kvx/core/check.hpp>
+#include <kvx/layout/layer_kind.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace kvx {
+
+/// What a cache is built for.
+///
+/// layers, kv_heads, query_heads   the model's; query_heads is a multiple of kv_heads
+/// max_tokens        tokens of all sequences together
+/// max_sequences     open at the same time
+/// kinds             one per layer; empty: the first two dense, the others retrieving
+/// max_step_tokens   most new tokens of one step, over all its sequences; window layers hold so many more; 0: max_tokens
+/// rollback          tokens that `truncate` can always cut off a sequence whose window layers have freed old rows
+struct geometry {
+  int layers = 0;
+  int kv_heads = 0;
+  int query_heads = 0;
+  std::int64_t max_tokens = 0;
+  int max_sequences = 1;
+  std::vector<layer_kind> kinds = {};
+  std::int64_t max_step_tokens = 0;
+  std::int64_t rollback = 64;
+
+  layer_kind kind(int layer) const {
+    if (!kinds.empty()) return kinds[static_cast<std::size_t>(layer)];
+    return layer < 2 ? layer_kind::dense() : layer_kind::retrieve();
+  }
+  std::int64_t step_tokens() const { return max_step_tokens > 0 ? max_step_tokens : max_tokens; }
+};
+
+/// Throws a usage_error that names the first field out of its limits.
+inline void check(const geometry& g, call_site where) {
+  require_range("geometry.layers", g.layers, 1, 4096, where);
+  require_range("geometry.kv_heads", g.kv_heads, 1, 4096, where);
+  require_range("geometry.query_heads", g.query_heads, g.kv_heads, std::int64_t{64} * g.kv_heads, where);
+  require(g.query_heads % g.kv_heads == 0, "geometry.query_heads is not a multiple of kv_heads", where);
+  require_range("geometry.max_tokens", g.max_tokens, 1, std::int64_t{1} << 40, where);
+  require_range("geometry.max_sequences", g.max_sequences, 1, 1 << 20, where);
+  require_range("geometry.max_step_tokens", g.max_step_tokens, 0, g.max_tokens, where);
+  require_range("geometry.rollback", g.rollback, 0, g.max_tokens, where);
+  if (!g.kinds.empty()) require_range("size of geometry.kinds", static_cast<std::int64_t>(g.kinds.size()), g.layers, g.layers, where);
+  for (const layer_kind& kind : g.kinds) {
+    if (kind.sees != layer_kind::attention::window) continue;
+    require_range("tokens of a window layer", kind.tokens, 1, std::int64_t{1} << 40, where);
+    require_range("sink of a window layer", kind.sink, 0, std::int64_t{1} << 40, where);
+  }
+}
+
+}  // namespace kvx

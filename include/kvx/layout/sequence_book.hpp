@@ -1,0 +1,292 @@
+#pragma once
+// All sequences of a cache: their lengths and page tables, and the operations that never leave them half changed.
+
+#include <kvx/core/check.hpp>
+#include <kvx/layout/page_pool.hpp>
+#include <kvx/layout/page_table.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvx {
+
+/// A handle to one sequence of one cache. Closing makes every copy of it stale; stale and foreign handles are refused.
+struct sequence {
+  std::uint32_t cache = 0;
+  std::uint32_t slot = 0;
+  std::uint32_t generation = 0;
+
+  friend bool operator==(const sequence&, const sequence&) = default;
+};
+
+/// One entry of a ragged batch: `tokens` new tokens of a sequence; 0 is allowed.
+struct advance {
+  sequence of;
+  std::int64_t tokens = 0;
+};
+
+/// Rows [0, rows) of a unit to be copied to another before anything is written to it.
+struct page_copy {
+  int group = 0;
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+  std::int64_t rows = 0;
+};
+
+/// A batch whose rows are reserved: what `commit` or `roll_back` need to finish it.
+struct reservation {
+  struct part {
+    std::uint32_t slot = 0;
+    std::int64_t length = 0;  ///< committed tokens before the step
+    std::int64_t tokens = 0;  ///< new ones
+    std::int64_t first = 0;   ///< row of the batch that belongs to the first new token
+  };
+  std::vector<part> parts;
+  std::vector<page_id> replaced;  ///< (parts, groups): the shared page that a copy stands for; empty where none was copied
+  std::vector<page_copy> copies;
+  std::int64_t tokens = 0;  ///< N, over all parts
+};
+
+/// Sequences over groups of layers, each group with its own pool. Holds no rows.
+///
+/// errors      every call checks its arguments and reserves memory first, and changes state only when nothing can fail any more
+/// cost        open, close, fork, truncate: O(pages of the sequence); begin, commit: O(parts x groups) and the pages that change
+class sequence_book {
+ public:
+  struct group {
+    page_rules rules;
+    page_pool pool;
+  };
+  struct slot {
+    std::uint32_t generation = 0;
+    bool open = false;
+    bool in_step = false;
+    std::int64_t length = 0;
+    std::vector<page_table> tables;  // (groups)
+  };
+
+  sequence_book(std::vector<group> groups, int max_sequences);
+
+  std::span<const group> groups() const { return groups_; }
+  std::span<const slot> slots() const { return slots_; }
+
+  /// The slot of a handle that is open in this cache; else a usage_error.
+  const slot& find(sequence handle, call_site where) const;
+
+  sequence open(call_site where);
+  void close(sequence handle, call_site where);
+
+  /// A sequence of the first `tokens` tokens of another. Pages are shared where `share`; else the list says what to copy.
+  sequence fork(sequence handle, std::int64_t tokens, bool share, std::vector<page_copy>& copies, call_site where);
+  void truncate(sequence handle, std::int64_t tokens, call_site where);
+
+  /// Reserves rows for all parts or throws and changes nothing.
+  reservation begin(std::span<const advance> batch, call_site where);
+
+  /// Part i keeps its first accepted[i] new tokens (all where the span is empty); the rest is given back.
+  void commit(const reservation& step, std::span<const std::int64_t> accepted) noexcept;
+  void roll_back(const reservation& step) noexcept;
+
+ private:
+  slot& idle(sequence handle, call_site where);
+  std::uint32_t vacant(call_site where) const;
+  void check_cut(const slot& s, std::int64_t tokens, call_site where) const;
+  void restore(const reservation& step, std::size_t part) noexcept;
+
+  inline static std::atomic<std::uint32_t> next_cache_ = 1;  // only tells handles of one cache from those of another
+  std::uint32_t cache_ = next_cache_.fetch_add(1);
+  std::vector<group> groups_;
+  std::vector<slot> slots_;
+};
+
+inline sequence_book::sequence_book(std::vector<group> groups, int max_sequences)
+    : groups_(std::move(groups)), slots_(static_cast<std::size_t>(max_sequences)) {
+  for (slot& s : slots_) s.tables.resize(groups_.size());
+}
+
+inline const sequence_book::slot& sequence_book::find(sequence handle, call_site where) const {
+  require(handle.cache == cache_ && handle.slot < slots_.size(), "sequence: not a handle of this cache", where);
+  const slot& s = slots_[handle.slot];
+  require(s.open && s.generation == handle.generation, "sequence: closed", where);
+  return s;
+}
+
+inline sequence_book::slot& sequence_book::idle(sequence handle, call_site where) {
+  require(!find(handle, where).in_step, "sequence: has an open step", where);
+  return slots_[handle.slot];
+}
+
+inline std::uint32_t sequence_book::vacant(call_site where) const {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].open) return static_cast<std::uint32_t>(i);
+  }
+  throw capacity_error("sequences", 1, 0, where);
+}
+
+inline sequence sequence_book::open(call_site where) {
+  const std::uint32_t i = vacant(where);
+  slots_[i].open = true;
+  return {cache_, i, slots_[i].generation};
+}
+
+inline void sequence_book::close(sequence handle, call_site where) {
+  slot& s = idle(handle, where);
+  for (std::size_t g = 0; g < groups_.size(); ++g) shrink(groups_[g].pool, groups_[g].rules, s.tables[g], 0);
+  s.length = 0;
+  s.open = false;
+  ++s.generation;
+}
+
+inline void sequence_book::check_cut(const slot& s, std::int64_t tokens, call_site where) const {
+  require_range("tokens", tokens, 0, s.length, where);
+  if (tokens == s.length) return;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    if (tokens <= groups_[g].rules.sink) continue;
+    const std::int64_t shortest = shortest_cut(groups_[g].rules, s.tables[g]);
+    if (tokens < shortest) {
+      throw usage_error("tokens is " + std::to_string(tokens) + ": a window layer has freed rows that this length needs; the shortest is " +
+                            std::to_string(shortest) + " (geometry.rollback keeps more)",
+                        where);
+    }
+  }
+}
+
+inline sequence sequence_book::fork(sequence handle, std::int64_t tokens, bool share, std::vector<page_copy>& copies, call_site where) {
+  const slot& source = find(handle, where);
+  check_cut(source, tokens, where);
+  const std::uint32_t i = vacant(where);
+  slot& target = slots_[i];
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const auto& [rules, pool] = groups_[g];
+    if (!share && pool.free() < rules.units(tokens)) throw capacity_error("slabs", rules.units(tokens), pool.free(), where);
+    target.tables[g].units.reserve(static_cast<std::size_t>(rules.units(tokens)));
+    target.tables[g].pages.reserve(static_cast<std::size_t>(rules.pages(tokens)));
+  }
+  copies.reserve(groups_.size());
+
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    auto& [rules, pool] = groups_[g];
+    const page_table& from = source.tables[g];
+    page_table& to = target.tables[g];
+    to.first_kept = from.first_kept;
+    if (share) {
+      for (std::int64_t u = 0; u < rules.units(tokens); ++u) {
+        const page_id unit = from.units[static_cast<std::size_t>(u)];
+        if (unit) pool.retain(unit);
+        to.units.push_back(unit);
+      }
+      to.pages.assign(from.pages.begin(), from.pages.begin() + rules.pages(tokens));
+      shrink(pool, rules, to, tokens);
+    } else if (tokens > 0) {
+      grow(pool, rules, to, tokens);
+      copies.push_back({static_cast<int>(g), from.units[0].index, to.units[0].index, tokens});
+    }
+  }
+  target.length = tokens;
+  target.open = true;
+  return {cache_, i, target.generation};
+}
+
+inline void sequence_book::truncate(sequence handle, std::int64_t tokens, call_site where) {
+  slot& s = idle(handle, where);
+  check_cut(s, tokens, where);
+  for (std::size_t g = 0; g < groups_.size(); ++g) shrink(groups_[g].pool, groups_[g].rules, s.tables[g], tokens);
+  s.length = tokens;
+}
+
+inline reservation sequence_book::begin(std::span<const advance> batch, call_site where) {
+  reservation step;
+  step.parts.reserve(batch.size());
+  std::vector<bool> named(slots_.size());
+  for (const advance& a : batch) {
+    const slot& s = idle(a.of, where);
+    require_range("tokens of a batch entry", a.tokens, 0, std::int64_t{1} << 40, where);
+    require(!named[a.of.slot], "batch: names a sequence twice", where);
+    named[a.of.slot] = true;
+    step.parts.push_back({a.of.slot, s.length, a.tokens, step.tokens});
+    step.tokens += a.tokens;
+  }
+  step.replaced.resize(step.parts.size() * groups_.size());
+  step.copies.reserve(step.replaced.size());
+
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const auto& [rules, pool] = groups_[g];
+    std::int64_t needed = 0;
+    for (const auto& p : step.parts) {
+      if (p.tokens == 0) continue;
+      page_table& table = slots_[p.slot].tables[g];
+      const std::int64_t n = p.length + p.tokens;
+      if (rules.unit_pages > 1 && n > rules.unit_tokens()) throw capacity_error("tokens of a slab", n, rules.unit_tokens(), where);
+      needed += rules.units(n) - static_cast<std::int64_t>(table.units.size()) + (must_copy(pool, rules, table, p.length) ? 1 : 0);
+      if (needed > pool.free()) throw capacity_error(rules.unit_pages > 1 ? "slabs" : "pages", needed, pool.free(), where);
+      table.units.reserve(static_cast<std::size_t>(rules.units(n)));
+      table.pages.reserve(static_cast<std::size_t>(rules.pages(n)));
+    }
+  }
+
+  for (std::size_t i = 0; i < step.parts.size(); ++i) {
+    const auto& p = step.parts[i];
+    slots_[p.slot].in_step = true;
+    if (p.tokens == 0) continue;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      auto& [rules, pool] = groups_[g];
+      page_table& table = slots_[p.slot].tables[g];
+      if (must_copy(pool, rules, table, p.length)) {
+        page_id& last = table.units.back();
+        step.replaced[i * groups_.size() + g] = last;
+        const page_id copy = pool.acquire();
+        step.copies.push_back({static_cast<int>(g), last.index, copy.index, p.length % rules.unit_tokens()});
+        last = copy;
+        table.pages.back() = copy.index;
+      }
+      grow(pool, rules, table, p.length + p.tokens);
+    }
+  }
+  return step;
+}
+
+inline void sequence_book::commit(const reservation& step, std::span<const std::int64_t> accepted) noexcept {
+  for (std::size_t i = 0; i < step.parts.size(); ++i) {
+    const auto& p = step.parts[i];
+    const std::int64_t kept = accepted.empty() ? p.tokens : accepted[i];
+    if (kept == 0) {
+      restore(step, i);
+      continue;
+    }
+    slot& s = slots_[p.slot];
+    s.length = p.length + kept;
+    s.in_step = false;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      auto& [rules, pool] = groups_[g];
+      if (const page_id shared = step.replaced[i * groups_.size() + g]) pool.release(shared);
+      shrink(pool, rules, s.tables[g], s.length);
+      leave_window(pool, rules, s.tables[g], s.length);
+    }
+  }
+}
+
+inline void sequence_book::roll_back(const reservation& step) noexcept {
+  for (std::size_t i = 0; i < step.parts.size(); ++i) restore(step, i);
+}
+
+inline void sequence_book::restore(const reservation& step, std::size_t part) noexcept {
+  const auto& p = step.parts[part];
+  slot& s = slots_[p.slot];
+  s.in_step = false;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    auto& [rules, pool] = groups_[g];
+    page_table& table = s.tables[g];
+    shrink(pool, rules, table, p.length);
+    if (const page_id shared = step.replaced[part * groups_.size() + g]) {
+      pool.release(table.units.back());
+      table.units.back() = shared;
+      table.pages.back() = shared.index;
+    }
+  }
+}
+
+}  // namespace kvx

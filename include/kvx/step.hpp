@@ -1,0 +1,63 @@
+#pragma once
+// One forward pass over a ragged batch: rows reserved at begin, committed or undone as a whole.
+
+#include <kvx/layout/batch_item.hpp>
+#include <kvx/layout/sequence_book.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace kvx {
+
+/// A planned step. Moves; dropped without `commit`, it leaves no trace in the cache.
+///
+/// Rows of q, k, v and out belong to the new tokens of the batch, entry after entry: entry i owns rows [first, first + tokens).
+class step {
+ public:
+  step(step&& other) noexcept
+      : book_(std::move(other.book_)),
+        reserved_(std::move(other.reserved_)),
+        items_(std::move(other.items_)),
+        appended_(std::move(other.appended_)) {}
+  step& operator=(step&& other) noexcept {
+    if (this != &other) {
+      undo();
+      book_ = std::move(other.book_);
+      reserved_ = std::move(other.reserved_);
+      items_ = std::move(other.items_);
+      appended_ = std::move(other.appended_);
+    }
+    return *this;
+  }
+  ~step() { undo(); }
+
+  /// False after commit, or when moved from.
+  bool open() const { return book_ != nullptr; }
+
+  /// N: new tokens over all entries.
+  std::int64_t tokens() const { return reserved_.tokens; }
+
+  /// The entries in the order given to begin: committed length before the step, new tokens, first row.
+  std::span<const reservation::part> entries() const { return reserved_.parts; }
+
+ private:
+  template <class Backend, class Spec>
+  friend class cache;
+
+  step(std::shared_ptr<sequence_book> book, std::span<const advance> batch, call_site where)
+      : book_(std::move(book)), reserved_(book_->begin(batch, where)) {}
+
+  void undo() noexcept {
+    if (book_) std::exchange(book_, nullptr)->roll_back(reserved_);
+  }
+
+  std::shared_ptr<sequence_book> book_;
+  reservation reserved_;
+  std::vector<std::vector<batch_item>> items_;  // (groups, entries)
+  std::vector<bool> appended_;                   // (layers)
+};
+
+}  // namespace kvx
