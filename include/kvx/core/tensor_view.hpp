@@ -30,11 +30,11 @@ struct tensor_view {
     }
   }
 
-  /// A view of T is a view of const T.
-  KVX_HD constexpr operator tensor_view<const T, N>() const
-    requires(!std::is_const_v<T>)
-  {
-    tensor_view<const T, N> view;
+  /// A view of T is a view of const T. A template, since nvcc warns of a plain conversion from const T to itself.
+  template <class U>
+    requires(std::is_same_v<U, const T> && !std::is_same_v<U, T>)
+  KVX_HD constexpr operator tensor_view<U, N>() const {
+    tensor_view<U, N> view;
     view.data = data;
     for (int d = 0; d < N; ++d) {
       view.extents[d] = extents[d];

@@ -6,6 +6,7 @@
 #include <kvx/layout/page_shape.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace kvx {
 
@@ -25,7 +26,11 @@ struct row_array {
     return data + page * page_stride + head * head_stride + slot * slot_stride;
   }
 
-  KVX_HD constexpr operator row_array<const E>() const { return {data, page_stride, head_stride, slot_stride}; }
+  template <class C>
+    requires(std::is_same_v<C, const E> && !std::is_same_v<C, E>)
+  KVX_HD constexpr operator row_array<C>() const {
+    return {data, page_stride, head_stride, slot_stride};
+  }
 };
 
 /// K and V rows of one layer; trivially copyable. `E` is const for readers.
@@ -38,7 +43,11 @@ struct row_view {
   int key_dim = 0;      ///< D
   int value_dim = 0;    ///< Dv
 
-  KVX_HD constexpr operator row_view<const E>() const { return {key, value, heads, page_tokens, key_dim, value_dim}; }
+  template <class C>
+    requires(std::is_same_v<C, const E> && !std::is_same_v<C, E>)
+  KVX_HD constexpr operator row_view<C>() const {
+    return {key, value, heads, page_tokens, key_dim, value_dim};
+  }
 };
 
 /// Rows of K then V side by side, slot after slot, in pages that begin at `first`.
