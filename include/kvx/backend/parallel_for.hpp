@@ -20,25 +20,24 @@ struct parallel_for {
   void* context = nullptr;
 };
 
-/// One task after the other, on the caller's thread.
-inline parallel_for serial() {
-  return {[](void*, int, std::int64_t tasks, parallel_for::task call, const void* argument) {
-            for (std::int64_t i = 0; i < tasks; ++i) call(argument, i);
-          },
-          nullptr};
+// Named functions, not lambdas: nvcc loses the type of a lambda that becomes a function pointer here.
+inline void run_serially(void*, int, std::int64_t tasks, parallel_for::task call, const void* argument) {
+  for (std::int64_t i = 0; i < tasks; ++i) call(argument, i);
 }
 
+/// One task after the other, on the caller's thread.
+inline parallel_for serial() { return {run_serially, nullptr}; }
+
 #if defined(_OPENMP)
-/// The OpenMP runtime's threads.
-inline parallel_for openmp() {
-  return {[](void*, int threads, std::int64_t tasks, parallel_for::task call, const void* argument) {
-            const int most = threads > 0 ? threads : omp_get_max_threads();
-            const int team = tasks < most ? static_cast<int>(tasks) : most;
+inline void run_on_openmp(void*, int threads, std::int64_t tasks, parallel_for::task call, const void* argument) {
+  const int most = threads > 0 ? threads : omp_get_max_threads();
+  const int team = tasks < most ? static_cast<int>(tasks) : most;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(team)
-            for (std::int64_t i = 0; i < tasks; ++i) call(argument, i);
-          },
-          nullptr};
+  for (std::int64_t i = 0; i < tasks; ++i) call(argument, i);
 }
+
+/// The OpenMP runtime's threads.
+inline parallel_for openmp() { return {run_on_openmp, nullptr}; }
 #endif
 
 // Internal linkage: translation units compiled with and without OpenMP may be linked together, and each keeps its own default.
