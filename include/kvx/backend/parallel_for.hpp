@@ -31,7 +31,7 @@ inline parallel_for serial() { return {run_serially, nullptr}; }
 #if defined(_OPENMP)
 inline void run_on_openmp(void*, int threads, std::int64_t tasks, parallel_for::task call, const void* argument) {
   const int most = threads > 0 ? threads : omp_get_max_threads();
-  const int team = tasks < most ? static_cast<int>(tasks) : most;
+  [[maybe_unused]] const int team = tasks < most ? static_cast<int>(tasks) : most;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(team)
   for (std::int64_t i = 0; i < tasks; ++i) call(argument, i);
 }
