@@ -1,0 +1,5 @@
+// refused: constraint|does not satisfy
+
+#include <kvx/aliases.hpp>
+
+using elements_of_int = kvx::full<int, 64>;
