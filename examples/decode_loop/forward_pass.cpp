@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace decode_loop {
 namespace {
@@ -46,15 +47,22 @@ forward_pass::forward_pass(const model& weights, const kvx::host& exec, std::siz
 }
 
 void forward_pass::embed(std::span<const token_id> ids, std::int64_t position) {
+  positions_.resize(ids.size());
+  std::iota(positions_.begin(), positions_.end(), position);
+  embed(ids, positions_);
+}
+
+void forward_pass::embed(std::span<const token_id> ids, std::span<const std::int64_t> positions) {
   const auto here = kvx::call_site::here();
   const model_shape& s = model_.shape;
   kvx::require_range("tokens of a pass", signed_size(ids.size()), 1, signed_size(most_tokens_), here);
+  kvx::require_range("positions of a pass", signed_size(positions.size()), signed_size(ids.size()), signed_size(ids.size()), here);
   tokens_ = ids.size();
   for (std::size_t t = 0; t < tokens_; ++t) {
     kvx::require_range("token", ids[t], 0, signed_size(s.vocabulary) - 1, here);
     std::copy_n(model_.embedding.data() + static_cast<std::size_t>(ids[t]) * s.embedding, s.embedding, x_.data() + t * s.embedding);
   }
-  rope_.fill(position, tokens_, s.head_dim, s.rope_base);
+  rope_.fill(positions, s.head_dim, s.rope_base);
 }
 
 void forward_pass::normalise(const std::vector<float>& weight, std::size_t first_token) {

@@ -39,6 +39,9 @@ class forward_pass {
   /// Starts a pass of tokens at positions [position, position + ids.size()).
   void embed(std::span<const token_id> ids, std::int64_t position);
 
+  /// Starts a pass of tokens each at a position of its own: a batch of sequences, one token each.
+  void embed(std::span<const token_id> ids, std::span<const std::int64_t> positions);
+
   /// RMSNorm, the three products, RoPE of q and k.
   layer_rows project(std::size_t layer, bool keep_k0 = false);
 
@@ -58,6 +61,7 @@ class forward_pass {
   kvx::host exec_;
   std::size_t most_tokens_;
   std::size_t tokens_ = 0;                                              // N of the pass
+  std::vector<std::int64_t> positions_;                                 // (N)
   rope_table rope_;
   std::vector<float> x_, normal_;                                       // (N, E)
   std::vector<float> q_, out_;                                          // (N, Q, D)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace decode_loop {
@@ -11,9 +12,9 @@ namespace decode_loop {
 /// Which dimensions make a pair: (2i, 2i + 1), as GGUF's llama weights are permuted for, or (i, i + D/2).
 enum class rope_pairs { interleaved, half_split };
 
-/// Cosines and sines of a run of positions, shared by all layers of a pass.
+/// Cosines and sines of the positions of a pass, shared by all its layers.
 ///
-/// what        angle(t, i) = (first + t) base^(-2i / D)
+/// what        angle(t, i) = positions[t] base^(-2i / D)
 /// shapes      cosine, sine (T, D / 2)
 /// exactness   angles in double, rounded to float once
 /// source      Su et al. 2021, section 3.2
@@ -21,14 +22,14 @@ struct rope_table {
   std::size_t pairs = 0;
   std::vector<float> cosine, sine;
 
-  void fill(std::int64_t first, std::size_t tokens, std::size_t dim, double base) {
+  void fill(std::span<const std::int64_t> positions, std::size_t dim, double base) {
     pairs = dim / 2;
-    cosine.resize(tokens * pairs);
-    sine.resize(tokens * pairs);
+    cosine.resize(positions.size() * pairs);
+    sine.resize(positions.size() * pairs);
     for (std::size_t i = 0; i < pairs; ++i) {
       const double frequency = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
-      for (std::size_t t = 0; t < tokens; ++t) {
-        const double angle = (static_cast<double>(first) + static_cast<double>(t)) * frequency;
+      for (std::size_t t = 0; t < positions.size(); ++t) {
+        const double angle = static_cast<double>(positions[t]) * frequency;
         cosine[t * pairs + i] = static_cast<float>(std::cos(angle));
         sine[t * pairs + i] = static_cast<float>(std::sin(angle));
       }
