@@ -7,8 +7,11 @@
 #include <kvx/cache_stats.hpp>
 #include <kvx/core/math.hpp>
 #include <kvx/core/tensor_view.hpp>
+#include <kvx/entering_pages.hpp>
 #include <kvx/geometry.hpp>
+#include <kvx/layer_memory.hpp>
 #include <kvx/layout/host/rows.hpp>
+#include <kvx/layout/page_csr.hpp>
 #include <kvx/layout/sequence_book.hpp>
 #include <kvx/spec.hpp>
 #include <kvx/step.hpp>
@@ -17,6 +20,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -91,6 +95,12 @@ class cache {
            tensor_view<const T, 3>(v, step.tokens(), geometry_.kv_heads, layout::shape.value_dim), where);
   }
 
+  /// External layouts: the caller has written the rows of the step's new tokens in this layer.
+  void append(const Backend& exec, kvx::step& step, int layer, call_site where = call_site::here());
+
+  /// External layouts: where the rows of a layer lie. Between steps; once for each layer before the first begin.
+  void bind(int layer, row_view<const element_type> rows, call_site where = call_site::here());
+
   /// Attention of the step's new tokens over their sequences, causally, after `append` of the layer.   q (N, Q, D)   out (N, Q, Dv)
   template <class Tq, class T>
   void attend(const Backend& exec, const kvx::step& step, int layer, tensor_view<Tq, 3> q, tensor_view<T, 3> out,
@@ -114,22 +124,23 @@ class cache {
   /// Physical pages of a sequence in one layer; -1 for pages that a window has left behind.
   std::span<const std::int32_t> pages(int layer, sequence s, call_site where = call_site::here()) const;
 
-  cache_stats stats() const;
+  /// The same for a batch of sequences, in CSR form; a usage_error for window layers whose pages are gone.
+  page_csr pages(int layer, std::span<const sequence> batch, call_site where = call_site::here()) const;
+
+  cache_stats stats() const {
+    cache_stats result = count_pages<layout>(geometry_, plan_, columns, *book_);
+    result.rows_copied = rows_copied_;
+    return result;
+  }
 
  private:
   static constexpr auto columns = index::columns(layout::shape);
 
-  struct layer_memory {
-    int group = 0;
-    bool retrieves = false;
-    row_view<element_type> rows;
-    std::array<column_array, columns.size()> side{};
-  };
+  using memory = layer_memory<row_element<layout>, columns.size()>;
 
-  const layer_memory& at(int layer, call_site where) const;
+  const memory& at(int layer, call_site where) const;
   void check_step(const kvx::step& step, call_site where) const;
   void copy(const Backend& exec, std::span<const page_copy> copies);
-  void encode(const Backend& exec, const reservation& step, std::span<const std::int64_t> accepted);
 
   kvx::geometry geometry_;
   Spec spec_;
@@ -137,7 +148,8 @@ class cache {
   std::shared_ptr<sequence_book> book_;
   memory_block memory_;
   memory_block scratch_;
-  std::vector<layer_memory> layers_;
+  std::vector<memory> layers_;
+  std::int64_t rows_copied_ = 0;
 };
 
 template <class Backend, class Spec>
@@ -148,24 +160,11 @@ cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geomet
   book_ = std::make_shared<sequence_book>(std::move(groups), geometry_.max_sequences);
 
   memory_ = allocate(exec, plan_.bytes.rows + plan_.bytes.columns);
-  std::byte* next = memory_.data();
-  for (int l = 0; l < geometry_.layers; ++l) {
-    const layer_group& group = plan_.groups[static_cast<std::size_t>(plan_.group_of[static_cast<std::size_t>(l)])];
-    layer_memory& layer = layers_.emplace_back();
-    layer.group = plan_.group_of[static_cast<std::size_t>(l)];
-    layer.retrieves = geometry_.kind(l).sees == layer_kind::attention::retrieve;
-    layer.rows = layout::rows(reinterpret_cast<element_type*>(next), group.pages(), geometry_.kv_heads);
-    next += row_bytes<element_type>(layout::shape, group.pages(), geometry_.kv_heads);
-    if (!layer.retrieves) continue;
-    for (std::size_t c = 0; c < columns.size(); ++c) {
-      layer.side[c] = {next, columns[c].pitch(), geometry_.kv_heads};
-      next += group.pages() * geometry_.kv_heads * columns[c].pitch();
-    }
-  }
+  layers_ = place_layers<layout>(geometry_, plan_, columns, memory_.data());
 }
 
 template <class Backend, class Spec>
-const typename cache<Backend, Spec>::layer_memory& cache<Backend, Spec>::at(int layer, call_site where) const {
+const typename cache<Backend, Spec>::memory& cache<Backend, Spec>::at(int layer, call_site where) const {
   require_range("layer", layer, 0, geometry_.layers - 1, where);
   return layers_[static_cast<std::size_t>(layer)];
 }
@@ -179,10 +178,13 @@ void cache<Backend, Spec>::check_step(const kvx::step& step, call_site where) co
 template <class Backend, class Spec>
 void cache<Backend, Spec>::copy(const Backend& exec, std::span<const page_copy> copies) {
   for (const page_copy& c : copies) {
-    for (const layer_memory& layer : layers_) {
+    for (const memory& layer : layers_) {
       if (layer.group != c.group) continue;
       const std::int64_t unit_pages = plan_.groups[static_cast<std::size_t>(c.group)].rules.unit_pages;
-      copy_rows(exec, layer.rows, c.from * unit_pages, c.to * unit_pages, c.rows);
+      if constexpr (layout::owns_rows) {
+        copy_rows(exec, layer.rows, c.from * unit_pages, c.to * unit_pages, c.rows);
+        rows_copied_ += c.rows;
+      }
       for (const column_array& column : layer.side) {
         if (column.data != nullptr)
           copy_blocks(exec, column, c.from * unit_pages, c.to * unit_pages, ceil_div(c.rows, layout::shape.tokens));
@@ -205,14 +207,25 @@ kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advan
   require_range("tokens of a step", step.tokens(), 0, geometry_.step_tokens(), where);
   step.appended_.resize(static_cast<std::size_t>(geometry_.layers));
   step.items_.resize(plan_.groups.size());
-  std::int64_t scratch = 0;
   for (std::size_t g = 0; g < plan_.groups.size(); ++g) {
     for (const reservation::part& p : step.entries()) {
       const page_table& table = book_->slots()[p.slot].tables[g];
       step.items_[g].push_back({table.pages.data(), p.length + p.tokens, p.tokens, p.first});
     }
-    scratch = std::max(scratch, attend_dense_scratch(exec, layers_[0].rows, step.items_[g], geometry_.query_heads));
   }
+  if constexpr (!layout::owns_rows) {
+    for (const memory& layer : layers_) require(layer.bound, "begin: bind the rows of every layer first", where);
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      batch_item item = step.items_[0][i];
+      require_range("size of an entry's page table", static_cast<std::int64_t>(batch[i].pages.size()),
+                    ceil_div(item.length, layout::shape.tokens), std::numeric_limits<std::int32_t>::max(), where);
+      item.pages = batch[i].pages.data();
+      step.external_.push_back(item);
+    }
+  }
+  std::int64_t scratch = 0;
+  for (std::size_t g = 0; g < plan_.groups.size(); ++g)
+    scratch = std::max(scratch, attend_dense_scratch(exec, layers_[0].rows, step.rows(static_cast<int>(g)), geometry_.query_heads));
   if (scratch > scratch_.size()) scratch_ = allocate(exec, scratch);
   copy(exec, step.reserved_.copies);
   return step;
@@ -223,12 +236,35 @@ template <class T>
 void cache<Backend, Spec>::append(const Backend& exec, kvx::step& step, int layer, tensor_view<T, 3> k, tensor_view<T, 3> v,
                                   call_site where) {
   check_step(step, where);
-  const layer_memory& memory = at(layer, where);
+  const memory& place = at(layer, where);
+  static_assert(layout::owns_rows, "an external layout has its rows written by the caller: append takes no k and v");
   require(!step.appended_[static_cast<std::size_t>(layer)], "append: the step has rows of this layer already", where);
   require_shape("k", k, {step.tokens(), geometry_.kv_heads, layout::shape.key_dim}, where);
   require_shape("v", v, {step.tokens(), geometry_.kv_heads, layout::shape.value_dim}, where);
-  append_rows(exec, memory.rows, step.items_[static_cast<std::size_t>(memory.group)], read_only(k), read_only(v));
+  append_rows(exec, place.rows, step.rows(place.group), read_only(k), read_only(v));
   step.appended_[static_cast<std::size_t>(layer)] = true;
+}
+
+template <class Backend, class Spec>
+void cache<Backend, Spec>::append(const Backend&, kvx::step& step, int layer, call_site where) {
+  static_assert(!layout::owns_rows, "append takes the k and v of the new tokens: only external layouts have rows written by the caller");
+  check_step(step, where);
+  at(layer, where);
+  require(!step.appended_[static_cast<std::size_t>(layer)], "append: the step has rows of this layer already", where);
+  step.appended_[static_cast<std::size_t>(layer)] = true;
+}
+
+template <class Backend, class Spec>
+void cache<Backend, Spec>::bind(int layer, row_view<const element_type> rows, call_site where) {
+  static_assert(!layout::owns_rows, "only external layouts have rows that the caller places");
+  at(layer, where);
+  require_range("heads of the rows", rows.heads, geometry_.kv_heads, geometry_.kv_heads, where);
+  require_range("page_tokens of the rows", rows.page_tokens, layout::shape.tokens, layout::shape.tokens, where);
+  require_range("key_dim of the rows", rows.key_dim, layout::shape.key_dim, layout::shape.key_dim, where);
+  require_range("value_dim of the rows", rows.value_dim, layout::shape.value_dim, layout::shape.value_dim, where);
+  require(rows.key.data != nullptr && rows.value.data != nullptr, "bind: rows are null", where);
+  layers_[static_cast<std::size_t>(layer)].rows = rows;
+  layers_[static_cast<std::size_t>(layer)].bound = true;
 }
 
 template <class Backend, class Spec>
@@ -237,7 +273,7 @@ void cache<Backend, Spec>::attend(const Backend& exec, const kvx::step& step, in
                                   attend_options options, call_site where) {
   static_assert(std::is_same_v<std::remove_const_t<Tq>, T>, "q and out have one element type");
   check_step(step, where);
-  const layer_memory& memory = at(layer, where);
+  const memory& place = at(layer, where);
   require(step.appended_[static_cast<std::size_t>(layer)], "attend: append the rows of this layer first", where);
   require_shape("q", q, {step.tokens(), geometry_.query_heads, layout::shape.key_dim}, where);
   require_shape("out", out, {step.tokens(), geometry_.query_heads, layout::shape.value_dim}, where);
@@ -246,7 +282,7 @@ void cache<Backend, Spec>::attend(const Backend& exec, const kvx::step& step, in
   const layer_kind kind = geometry_.kind(layer);
   const dense_options dense{options.scale, options.soft_cap, kind.tokens, kind.sink};
   const tensor_view<float, 2> lse(options.lse, step.tokens(), geometry_.query_heads);
-  attend_dense<element_type, T>(exec, memory.rows, step.items_[static_cast<std::size_t>(memory.group)], q, out, lse, dense,
+  attend_dense<element_type, T>(exec, place.rows, step.rows(place.group), q, out, lse, dense,
                                 {scratch_.data(), static_cast<std::size_t>(scratch_.size())});
 }
 
@@ -262,37 +298,15 @@ void cache<Backend, Spec>::commit(const Backend& exec, kvx::step& step, std::spa
     for (int l = 0; l < geometry_.layers; ++l)
       require(step.appended_[static_cast<std::size_t>(l)], "commit: a layer was not appended", where);
   }
-  if constexpr (columns.size() > 0) encode(exec, step.reserved_, accepted);
+  if constexpr (columns.size() > 0) {
+    const std::vector<entering_page> pages = entering_pages<layout>(step.reserved_, accepted);
+    for (const memory& layer : layers_) {
+      if (layer.retrieves && !pages.empty())
+        encode_pages(exec, spec_.index, layer, pages, step.rows(layer.group), step.items_[static_cast<std::size_t>(layer.group)]);
+    }
+  }
   book_->commit(step.reserved_, accepted);
   step.book_ = nullptr;
-}
-
-/// Fills the columns of pages that the commit moves into the retrieval zone.
-template <class Backend, class Spec>
-void cache<Backend, Spec>::encode(const Backend& exec, const reservation& step, std::span<const std::int64_t> accepted) {
-  struct entering {
-    std::uint32_t slot;
-    std::int64_t page;
-  };
-  std::vector<entering> pages;
-  for (std::size_t i = 0; i < step.parts.size(); ++i) {
-    const reservation::part& p = step.parts[i];
-    const std::int64_t n = p.length + (accepted.empty() ? p.tokens : accepted[i]);
-    const std::int64_t end = edge(layout::zones, n, layout::shape.tokens) / layout::shape.tokens;
-    for (std::int64_t page = edge(layout::zones, p.length, layout::shape.tokens) / layout::shape.tokens; page < end; ++page)
-      pages.push_back({p.slot, page});
-  }
-  for (const layer_memory& layer : layers_) {
-    if (!layer.retrieves) continue;
-    for_each_task(exec, static_cast<std::int64_t>(pages.size()) * geometry_.kv_heads, [&](std::int64_t task) {
-      const auto [slot, logical] = pages[static_cast<std::size_t>(task / geometry_.kv_heads)];
-      const std::int32_t page = book_->slots()[slot].tables[static_cast<std::size_t>(layer.group)].pages[static_cast<std::size_t>(logical)];
-      const int head = static_cast<int>(task % geometry_.kv_heads);
-      std::array<std::byte*, columns.size()> blocks;
-      for (std::size_t c = 0; c < columns.size(); ++c) blocks[c] = layer.side[c].at(page, head);
-      encode_page(exec, spec_.index, row_view<const element_type>(layer.rows), page, head, blocks);
-    });
-  }
 }
 
 template <class Backend, class Spec>
@@ -308,32 +322,12 @@ std::span<const std::int32_t> cache<Backend, Spec>::pages(int layer, sequence s,
 }
 
 template <class Backend, class Spec>
-cache_stats cache<Backend, Spec>::stats() const {
-  cache_stats result;
-  for (const sequence_book::slot& s : book_->slots()) {
-    if (!s.open) continue;
-    ++result.sequences;
-    result.tokens += s.length;
-    const std::int64_t sink = std::min<std::int64_t>(layout::zones.sink, s.length);
-    const std::int64_t end = std::max(sink, std::min(edge(layout::zones, s.length, layout::shape.tokens), s.length));
-    result.sink_tokens += sink;
-    result.retrieval_tokens += end - sink;
-    result.recent_tokens += s.length - end;
-  }
-  std::int64_t column_bytes = 0;
-  for (const column& c : columns) column_bytes += c.pitch();
-  for (std::size_t g = 0; g < plan_.groups.size(); ++g) {
-    const page_pool& pool = book_->groups()[g].pool;
-    const std::int64_t unit_pages = plan_.groups[g].rules.unit_pages;
-    result.pages_total += pool.size() * unit_pages;
-    result.pages_used += pool.used() * unit_pages;
-    result.pages_free += pool.free() * unit_pages;
-    result.pages_shared += pool.shared() * unit_pages;
-    for (const layer_memory& layer : layers_) {
-      if (layer.group != static_cast<int>(g)) continue;
-      result.row_bytes += row_bytes<element_type>(layout::shape, pool.used() * unit_pages, geometry_.kv_heads);
-      if (layer.retrieves) result.column_bytes += pool.used() * unit_pages * geometry_.kv_heads * column_bytes;
-    }
+page_csr cache<Backend, Spec>::pages(int layer, std::span<const sequence> batch, call_site where) const {
+  page_csr result;
+  for (const sequence s : batch) {
+    const std::span<const std::int32_t> table = pages(layer, s, where);
+    require(std::find(table.begin(), table.end(), -1) == table.end(), "pages: a window layer has freed pages of the sequence", where);
+    result.add(table, length(s, where), layout::shape.tokens);
   }
   return result;
 }

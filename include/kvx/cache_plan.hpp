@@ -27,6 +27,7 @@ struct layer_group {
   page_rules rules;
   std::int64_t units = 0;
   int layers = 0;
+  int retrieving = 0;  ///< of these layers, those that have columns
   std::int64_t pages() const { return units * rules.unit_pages; }
 };
 
@@ -69,7 +70,7 @@ cache_plan plan(const geometry& g, const Columns& columns, call_site where) {
       return other.rules.window == rules.window && other.rules.sink == rules.sink;
     });
     if (group == result.groups.end()) {
-      group = result.groups.insert(group, {rules, units_of<Layout>(g, rules), 0});
+      group = result.groups.insert(group, {rules, units_of<Layout>(g, rules), 0, 0});
       require_range("pages of a layer", group->pages(), 1, std::numeric_limits<std::int32_t>::max(), where);
       result.bytes.tables += group->units * 12 + group->pages() * 12;
     }
@@ -77,8 +78,9 @@ cache_plan plan(const geometry& g, const Columns& columns, call_site where) {
     result.group_of.push_back(static_cast<int>(group - result.groups.begin()));
 
     using E = typename Layout::element_type;
-    const std::int64_t rows = row_bytes<E>(Layout::shape, group->pages(), g.kv_heads);
+    const std::int64_t rows = Layout::owns_rows ? row_bytes<E>(Layout::shape, group->pages(), g.kv_heads) : 0;
     const bool retrieves = kind.sees == layer_kind::attention::retrieve;
+    group->retrieving += retrieves ? 1 : 0;
     const std::int64_t side = retrieves ? checked_product(checked_product(group->pages(), g.kv_heads), column_bytes) : 0;
     constexpr std::int64_t limit = std::numeric_limits<std::int64_t>::max() / 2;
     require(rows >= 0 && side >= 0 && rows < limit - result.bytes.rows && side < limit - result.bytes.columns,

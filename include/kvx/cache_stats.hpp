@@ -1,6 +1,14 @@
 #pragma once
 // What a cache holds at one moment.
 
+#include <kvx/cache_plan.hpp>
+#include <kvx/geometry.hpp>
+#include <kvx/layout/columns.hpp>
+#include <kvx/layout/page_shape.hpp>
+#include <kvx/layout/sequence_book.hpp>
+#include <kvx/layout/zones.hpp>
+
+#include <algorithm>
 #include <cstdint>
 
 namespace kvx {
@@ -24,7 +32,40 @@ struct cache_stats {
   std::int64_t row_bytes = 0;     ///< rows in memory near the processor
   std::int64_t column_bytes = 0;  ///< columns, always near
   std::int64_t far_bytes = 0;     ///< rows elsewhere
+  std::int64_t rows_copied = 0;  ///< by copies on write and forks of slabs, since the cache was built; K and V of one layer count as one
   std::int64_t near_bytes() const { return row_bytes + column_bytes; }
 };
+
+/// Walks sequences and pools. Cost: O(sequences + groups).
+template <class Layout, class Columns>
+cache_stats count_pages(const geometry& g, const cache_plan& plan, const Columns& columns, const sequence_book& book) {
+  cache_stats result;
+  for (const sequence_book::slot& s : book.slots()) {
+    if (!s.open) continue;
+    const std::int64_t sink = std::min<std::int64_t>(Layout::zones.sink, s.length);
+    const std::int64_t end = std::clamp(edge(Layout::zones, s.length, Layout::shape.tokens), sink, s.length);
+    ++result.sequences;
+    result.tokens += s.length;
+    result.sink_tokens += sink;
+    result.retrieval_tokens += end - sink;
+    result.recent_tokens += s.length - end;
+  }
+  std::int64_t column_bytes = 0;
+  for (const column& c : columns) column_bytes += c.pitch();
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    const page_pool& pool = book.groups()[i].pool;
+    const layer_group& group = plan.groups[i];
+    const std::int64_t used = pool.used() * group.rules.unit_pages;
+    result.pages_total += group.pages();
+    result.pages_used += used;
+    result.pages_free += group.pages() - used;
+    result.pages_shared += pool.shared() * group.rules.unit_pages;
+    if constexpr (Layout::owns_rows) {
+      result.row_bytes += group.layers * row_bytes<typename Layout::element_type>(Layout::shape, used, g.kv_heads);
+    }
+    result.column_bytes += group.retrieving * used * g.kv_heads * column_bytes;
+  }
+  return result;
+}
 
 }  // namespace kvx

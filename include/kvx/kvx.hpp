@@ -6,5 +6,6 @@
 #include <kvx/backend/host.hpp>
 #include <kvx/cache.hpp>
 #include <kvx/layout/contiguous.hpp>
+#include <kvx/layout/external.hpp>
 #include <kvx/layout/paged.hpp>
 #include <kvx/spec.hpp>

@@ -17,19 +17,13 @@ namespace kvx {
 /// Rows of q, k, v and out belong to the new tokens of the batch, entry after entry: entry i owns rows [first, first + tokens).
 class step {
  public:
-  step(step&& other) noexcept
-      : book_(std::move(other.book_)),
-        reserved_(std::move(other.reserved_)),
-        items_(std::move(other.items_)),
-        appended_(std::move(other.appended_)) {}
-  step& operator=(step&& other) noexcept {
-    if (this != &other) {
-      undo();
-      book_ = std::move(other.book_);
-      reserved_ = std::move(other.reserved_);
-      items_ = std::move(other.items_);
-      appended_ = std::move(other.appended_);
-    }
+  step(step&&) noexcept = default;  // the moved-from pointer is null: that step is not open
+  step& operator=(step other) noexcept {
+    std::swap(book_, other.book_);
+    std::swap(reserved_, other.reserved_);
+    std::swap(items_, other.items_);
+    std::swap(external_, other.external_);
+    std::swap(appended_, other.appended_);
     return *this;
   }
   ~step() { undo(); }
@@ -54,10 +48,17 @@ class step {
     if (book_) std::exchange(book_, nullptr)->roll_back(reserved_);
   }
 
+  /// The batch as the loops over one group's rows take it.
+  std::span<const batch_item> rows(int group) const {
+    if (!external_.empty()) return external_;
+    return items_[static_cast<std::size_t>(group)];
+  }
+
   std::shared_ptr<sequence_book> book_;
   reservation reserved_;
-  std::vector<std::vector<batch_item>> items_;  // (groups, entries)
-  std::vector<bool> appended_;                   // (layers)
+  std::vector<std::vector<batch_item>> items_;  // (groups, entries), under page ids of the cache
+  std::vector<batch_item> external_;            // (entries), under page ids of the caller
+  std::vector<bool> appended_;                  // (layers)
 };
 
 }  // namespace kvx

@@ -23,6 +23,7 @@ struct contiguous {
   static constexpr page_shape shape = Shape;
   static constexpr kvx::zones zones = Zones;
   static constexpr bool shares_pages = false;
+  static constexpr bool owns_rows = true;
 
   /// Addresses of one layer's rows, whose pages begin at `first`.
   static row_view<E> rows(E* first, std::int64_t pages, int heads) {

@@ -24,9 +24,12 @@ struct sequence {
 };
 
 /// One entry of a ragged batch: `tokens` new tokens of a sequence; 0 is allowed.
+///
+/// pages       external layouts only: the caller's page table of the sequence, the pages of the new tokens included
 struct advance {
   sequence of;
   std::int64_t tokens = 0;
+  std::span<const std::int32_t> pages = {};
 };
 
 /// Rows [0, rows) of a unit to be copied to another before anything is written to it.

@@ -1,0 +1,71 @@
+#pragma once
+// The inner kernels for every instruction set in one program, whatever flags it is compiled with, and the choice among them.
+
+#include <kvx/backend/simd/lanes_baseline.hpp>
+#include <kvx/backend/simd/level.hpp>
+#include <kvx/backend/simd/table.hpp>
+
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 1675  // nvcc hands `#pragma GCC unroll` on to the host compiler, but warns of it
+#endif
+
+namespace kvx::simd::baseline {
+#include <kvx/backend/simd/kernels.hpp>
+}  // namespace kvx::simd::baseline
+
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+#include <kvx/backend/simd/lanes_avx2.hpp>
+namespace kvx::simd::avx2 {
+#include <kvx/backend/simd/kernels.hpp>
+}  // namespace kvx::simd::avx2
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#endif
+#include <kvx/backend/simd/lanes_avx512.hpp>
+namespace kvx::simd::avx512 {
+#include <kvx/backend/simd/kernels.hpp>
+}  // namespace kvx::simd::avx512
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
+
+namespace kvx::simd {
+
+/// The kernels of one set, which the processor must support.
+inline const kernel_table& kernels_of(instruction_set s) {
+#if defined(__x86_64__)
+  if (s == instruction_set::avx512) return avx512::kernels;
+  if (s == instruction_set::avx2) return avx2::kernels;
+#endif
+  return baseline::kernels;
+}
+
+/// The kernels of this process; see simd_level().
+inline const kernel_table& kernels() { return kernels_of(simd_level().used); }
+
+}  // namespace kvx::simd

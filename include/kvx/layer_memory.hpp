@@ -1,0 +1,60 @@
+#pragma once
+// What a cache holds for each layer: addresses of its rows and columns inside the one block of memory that it owns.
+
+#include <kvx/cache_plan.hpp>
+#include <kvx/geometry.hpp>
+#include <kvx/layout/columns.hpp>
+#include <kvx/layout/page_shape.hpp>
+#include <kvx/layout/row_view.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+namespace kvx {
+
+/// Addresses of one layer.
+///
+/// group       the group of layers whose page ids it uses
+/// retrieves   it has columns
+/// bound       rows are there: always, but for an external layout that has not been told where they lie
+template <class E, std::size_t Columns>
+struct layer_memory {
+  int group = 0;
+  bool retrieves = false;
+  bool bound = false;
+  row_view<E> rows;
+  std::array<column_array, Columns> side{};
+};
+
+/// Rows of an external layout belong to the caller: they are read, never written.
+template <class Layout>
+using row_element = std::conditional_t<Layout::owns_rows, typename Layout::element_type, const typename Layout::element_type>;
+
+/// Divides plan.bytes.rows + plan.bytes.columns bytes that begin at `first` among the layers.
+template <class Layout, std::size_t Columns>
+auto place_layers(const geometry& g, const cache_plan& plan, const std::array<column, Columns>& columns, std::byte* first) {
+  using E = typename Layout::element_type;
+  std::vector<layer_memory<row_element<Layout>, Columns>> layers;
+  for (int l = 0; l < g.layers; ++l) {
+    auto& layer = layers.emplace_back();
+    layer.group = plan.group_of[static_cast<std::size_t>(l)];
+    layer.retrieves = g.kind(l).sees == layer_kind::attention::retrieve;
+    const std::int64_t pages = plan.groups[static_cast<std::size_t>(layer.group)].pages();
+    if constexpr (Layout::owns_rows) {
+      layer.rows = Layout::rows(reinterpret_cast<E*>(first), pages, g.kv_heads);
+      layer.bound = true;
+      first += row_bytes<E>(Layout::shape, pages, g.kv_heads);
+    }
+    if (!layer.retrieves) continue;
+    for (std::size_t c = 0; c < Columns; ++c) {
+      layer.side[c] = {first, columns[c].pitch(), g.kv_heads};
+      first += pages * g.kv_heads * columns[c].pitch();
+    }
+  }
+  return layers;
+}
+
+}  // namespace kvx
