@@ -127,6 +127,14 @@ class cache {
   /// The same for a batch of sequences, in CSR form; a usage_error for window layers whose pages are gone.
   page_csr pages(int layer, std::span<const sequence> batch, call_site where = call_site::here()) const;
 
+  /// Addresses of the c-th column that the index declares, in a retrieving layer; blocks are found by the page ids of `pages`.
+  column_array column(int layer, int c, call_site where = call_site::here()) const {
+    const memory& place = at(layer, where);
+    require(place.retrieves, "column: only retrieving layers have columns", where);
+    require_range("c", c, 0, static_cast<std::int64_t>(columns.size()) - 1, where);
+    return place.side[static_cast<std::size_t>(c)];
+  }
+
   cache_stats stats() const {
     cache_stats result = count_pages<layout>(geometry_, plan_, columns, *book_);
     result.rows_copied = rows_copied_;
