@@ -14,7 +14,7 @@ function(kvx_variant preset)
   foreach(program IN LISTS programs)
     cmake_path(GET program FILENAME name)
     string(REGEX REPLACE "^test_" "" name "${name}")
-    add_test(NAME ${preset}/${name} COMMAND "${folder}/${program}")
+    add_test(NAME ${preset}/${name} COMMAND "${CMAKE_COMMAND}" -E env "${folder}/${program}")  # it exists once <preset>/build has run
     set_tests_properties(${preset}/${name} PROPERTIES FIXTURES_REQUIRED ${preset} LABELS variant TIMEOUT 900)
   endforeach()
 endfunction()

@@ -9,7 +9,7 @@ function(run)
 endfunction()
 
 function(configure project build)
-  run("${CMAKE_COMMAND}" -G Ninja -S "${projects}/${project}" -B "${build}" -D "CMAKE_CXX_COMPILER=${compiler}" -D CMAKE_BUILD_TYPE=Release ${ARGN})
+  run("${CMAKE_COMMAND}" -G Ninja -S "${projects}/${project}" -B "${build}" -D "CMAKE_CXX_COMPILER=${compiler}" -D CMAKE_BUILD_TYPE=Debug ${ARGN})
 endfunction()
 
 # Configures, builds and runs a project that makes the program `consumer`.
