@@ -26,26 +26,27 @@ struct lanes {
   [[gnu::always_inline]] static inline f max(f a, f b) { return _mm512_maskz_max_ps(0xffff, a, b); }  // b if one is NaN
   [[gnu::always_inline]] static inline f round(f x) { return _mm512_maskz_roundscale_ps(0xffff, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   [[gnu::always_inline]] static inline f scale(f x, f n) { return _mm512_maskz_scalef_ps(0xffff, x, n); }  // x * 2^n, n whole
+  [[gnu::always_inline]] static inline __m256 low(f x) { return _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xff, _mm512_castps_pd(x), 0)); }
   [[gnu::always_inline]] static inline __m256 high(f x) { return _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xff, _mm512_castps_pd(x), 1)); }
   // By hand: _mm512_reduce_add_ps warns of an uninitialised variable under g++ 12.
   [[gnu::always_inline]] static inline float sum(f x) {
-    const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), high(x));
+    const __m256 y = _mm256_add_ps(low(x), high(x));
     const __m128 s = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
     const __m128 t = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(t, _mm_movehdup_ps(t)));
   }
   [[gnu::always_inline]] static inline float largest(f x) {  // of no NaN
-    const __m256 y = _mm256_max_ps(_mm512_castps512_ps256(x), high(x));
+    const __m256 y = _mm256_max_ps(low(x), high(x));
     const __m128 s = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
     const __m128 t = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(t, _mm_movehdup_ps(t)));
   }
   /// out[0..3] = the sums of a, b, c, d: pairs of vectors share every addition.
   [[gnu::always_inline]] static inline void sum4(f a, f b, f c, f d, float* out) {
-    const f ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));                  // a b a b, four times
-    const f cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-    const f abcd = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));  // a b c d, four times
-    const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(abcd), high(abcd));
+    const f ab = _mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, a, b), _mm512_maskz_unpackhi_ps(0xffff, a, b));                  // a b a b, four times
+    const f cd = _mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, c, d), _mm512_maskz_unpackhi_ps(0xffff, c, d));
+    const f abcd = _mm512_add_ps(_mm512_maskz_shuffle_ps(0xffff, ab, cd, 0x44), _mm512_maskz_shuffle_ps(0xffff, ab, cd, 0xee));  // a b c d, four times
+    const __m256 y = _mm256_add_ps(low(abcd), high(abcd));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
   }
 };
@@ -82,7 +83,7 @@ struct chunk<half> {
   }
   [[gnu::always_inline]] static inline void load(const half* p, tail rest, __m512& a, __m512& b) {
     const __m512i x = _mm512_maskz_loadu_epi16(rest.m, p);
-    a = _mm512_maskz_cvtph_ps(0xffff, _mm512_castsi512_si256(x));
+    a = _mm512_maskz_cvtph_ps(0xffff, _mm512_maskz_extracti64x4_epi64(0xff, x, 0));
     b = _mm512_maskz_cvtph_ps(0xffff, _mm512_maskz_extracti64x4_epi64(0xff, x, 1));
   }
 };
