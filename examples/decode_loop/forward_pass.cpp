@@ -5,8 +5,6 @@
 
 #include <kvx/core/check.hpp>
 
-#include <Eigen/Core>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -14,21 +12,23 @@
 namespace decode_loop {
 namespace {
 
-using row = Eigen::Map<Eigen::ArrayXf>;
-using const_row = Eigen::Map<const Eigen::ArrayXf>;
-
 std::int64_t signed_size(std::size_t n) { return static_cast<std::int64_t>(n); }
 
-/// silu(gate) up, in place of gate: x sigmoid(x) = x / (1 + exp(-x)).
-void gate_share(float* gate, const float* up, std::int64_t n) {
-  row g(gate, n);
-  g = g / (1.0F + (-g).exp()) * const_row(up, n);
+/// Mean of squares of x (n), in 16 sums side by side, so that a compiler may use its vectors.
+float mean_square(const float* x, std::size_t n) {
+  float sums[16] = {};
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (std::size_t lane = 0; lane < 16; ++lane) sums[lane] += x[i + lane] * x[i + lane];
+  }
+  for (; i < n; ++i) sums[0] += x[i] * x[i];
+  float sum = 0;
+  for (const float s : sums) sum += s;
+  return sum / static_cast<float>(n);
 }
 
 void add_bias(std::vector<float>& x, std::size_t tokens, const std::vector<float>& bias) {
-  if (bias.empty()) return;
-  for (std::size_t t = 0; t < tokens; ++t)
-    row(x.data() + t * bias.size(), signed_size(bias.size())) += const_row(bias.data(), signed_size(bias.size()));
+  for (std::size_t i = 0; i < tokens * bias.size(); ++i) x[i] += bias[i % bias.size()];
 }
 
 }  // namespace
@@ -66,12 +66,13 @@ void forward_pass::embed(std::span<const token_id> ids, std::span<const std::int
 }
 
 void forward_pass::normalise(const std::vector<float>& weight, std::size_t first_token) {
-  const auto width = signed_size(model_.shape.embedding);
-  const const_row w(weight.data(), width);                              // w (E)
+  const std::size_t width = model_.shape.embedding;
   for_each_share(exec_, signed_size(tokens_ - first_token), [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t t = first + signed_size(first_token); t < last + signed_size(first_token); ++t) {
-      const const_row x(x_.data() + t * width, width);                  // x (E)
-      row(normal_.data() + t * width, width) = x * (w / std::sqrt(x.square().mean() + model_.shape.epsilon));
+    for (std::size_t t = first_token + static_cast<std::size_t>(first); t < first_token + static_cast<std::size_t>(last); ++t) {
+      const float* x = x_.data() + t * width;                           // x, y (E)
+      float* y = normal_.data() + t * width;
+      const float scale = 1 / std::sqrt(mean_square(x, width) + model_.shape.epsilon);
+      for (std::size_t i = 0; i < width; ++i) y[i] = x[i] * scale * weight[i];
     }
   });
 }
@@ -115,8 +116,7 @@ void forward_pass::mix(std::size_t layer) {
   normalise(w.feed_norm, 0);
   multiply(exec_, normal_.data(), n, w.gate.data(), width, inner, gate_.data(), false);
   multiply(exec_, normal_.data(), n, w.up.data(), width, inner, up_.data(), false);
-  for_each_share(exec_, n * inner,
-                 [&](std::int64_t first, std::int64_t last) { gate_share(gate_.data() + first, up_.data() + first, last - first); });
+  silu_times(exec_, gate_.data(), up_.data(), n * inner);
   multiply(exec_, gate_.data(), n, w.down.data(), inner, width, x_.data(), true);
 }
 

@@ -2,6 +2,9 @@
 
 #include "shares.hpp"
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 says so, wrongly, of its own _mm512_max_ps
+#endif
 #include <Eigen/Core>
 
 #include <algorithm>
@@ -48,6 +51,14 @@ void multiply(const kvx::host& exec, const float* x, std::int64_t n, const float
   } else {
     for_each_share(exec, rows, [&](auto first, auto last) { multiply_tile(x, weights, in, rows, {0, n, first, last - first}, out, add); });
   }
+}
+
+void silu_times(const kvx::host& exec, float* gate, const float* up, std::int64_t count) {
+  for_each_share(exec, count, [&](std::int64_t first, std::int64_t last) {
+    Eigen::Map<Eigen::ArrayXf> g(gate + first, last - first);
+    const Eigen::Map<const Eigen::ArrayXf> u(up + first, last - first);
+    g = g / (1.0F + (-g).exp()) * u;
+  });
 }
 
 double product_speed(const kvx::host& exec, std::int64_t size) {

@@ -1,0 +1,66 @@
+#pragma once
+// One sequence in a kvx cache whose type is chosen at run time: what lets one program compare many cache types.
+
+#include <kvx/kvx.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+namespace decode_loop {
+
+/// The calls of a forward pass on one sequence; see forward.hpp. A program with one cache type calls kvx::cache itself.
+class any_cache {
+ public:
+  virtual ~any_cache() = default;
+
+  virtual void begin(std::int64_t tokens) = 0;
+  virtual void append(int layer, const float* k, const float* v) = 0;                            // k (N, H, D)   v (N, H, D)
+  virtual void attend(int layer, const float* q, float* out, float* lse = nullptr) = 0;          // q, out (N, Q, D)   lse (N, Q)
+  virtual void commit() = 0;
+
+  virtual std::int64_t length() const = 0;
+  virtual void clear() = 0;                                             // a new, empty sequence
+  virtual kvx::cache_stats stats() const = 0;
+
+  /// Time spent in `attend` since the last call, seconds.
+  double take_attention_seconds() { return std::exchange(attention_seconds_, 0.0); }
+
+ protected:
+  double attention_seconds_ = 0;
+};
+
+/// A cache of this spec, and one sequence open in it.
+template <class Spec>
+class held_cache final : public any_cache {
+ public:
+  held_cache(const kvx::host& exec, Spec spec, const kvx::geometry& geometry, const kvx::attend_options& how)
+      : exec_(exec), how_(how), cache_(exec, spec, geometry), sequence_(cache_.open(exec)) {}
+
+  void begin(std::int64_t tokens) override { step_.emplace(cache_.begin(exec_, {{sequence_, tokens}})); }
+  void append(int layer, const float* k, const float* v) override { cache_.append(exec_, *step_, layer, k, v); }
+  void attend(int layer, const float* q, float* out, float* lse) override {
+    const auto start = std::chrono::steady_clock::now();
+    how_.lse = lse;
+    cache_.attend(exec_, *step_, layer, q, out, how_);
+    attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  void commit() override { cache_.commit(exec_, *step_); }
+
+  std::int64_t length() const override { return cache_.length(sequence_); }
+  void clear() override {
+    step_.reset();
+    cache_.close(exec_, sequence_);
+    sequence_ = cache_.open(exec_);
+  }
+  kvx::cache_stats stats() const override { return cache_.stats(); }
+
+ private:
+  kvx::host exec_;
+  kvx::attend_options how_;
+  kvx::cache<kvx::host, Spec> cache_;
+  kvx::sequence sequence_;
+  std::optional<kvx::step> step_;
+};
+
+}  // namespace decode_loop

@@ -1,0 +1,45 @@
+#pragma once
+// The table of cache types that the loop can decode through: one line each.
+
+#include "any_cache.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace decode_loop {
+
+/// What a cache is made for.
+struct cache_request {
+  int layers = 0;
+  int kv_heads = 0;
+  int query_heads = 0;
+  int head_dim = 0;
+  std::int64_t max_tokens = 0;
+  std::int64_t max_step_tokens = 0;
+  std::int64_t keep = 256;                                              // tokens that a retrieving layer may fetch
+  int dense_layers = 2;                                                 // the first layers, which attend to all
+};
+
+/// A line of the table.
+struct cache_choice {
+  std::string_view name;
+  std::string_view what;
+  bool by_default;                                                      // in the table without --all
+  std::function<std::unique_ptr<any_cache>(const kvx::host&, const cache_request&)> make;
+};
+
+/// Every cache type, the systems' defaults first.
+std::span<const cache_choice> all_caches();
+
+/// The line of a name, or null.
+const cache_choice* find_cache(std::string_view name);
+
+/// The full cache in fp32: what divergence is measured against.
+std::unique_ptr<any_cache> make_reference(const kvx::host& exec, const cache_request& request);
+
+}  // namespace decode_loop
