@@ -3,6 +3,8 @@
 
 #include <kvx/backend/simd/lanes_baseline.hpp>
 #include <kvx/backend/simd/level.hpp>
+#include <kvx/backend/simd/rerank_lanes_baseline.hpp>
+#include <kvx/backend/simd/rerank_table.hpp>
 #include <kvx/backend/simd/table.hpp>
 
 #include <cstdint>
@@ -18,6 +20,7 @@
 
 namespace kvx::simd::baseline {
 #include <kvx/backend/simd/kernels.hpp>
+#include <kvx/backend/simd/rerank_kernels.hpp>
 }  // namespace kvx::simd::baseline
 
 #if defined(__x86_64__)
@@ -28,8 +31,10 @@ namespace kvx::simd::baseline {
 #pragma GCC target("avx2,fma,f16c")
 #endif
 #include <kvx/backend/simd/lanes_avx2.hpp>
+#include <kvx/backend/simd/rerank_lanes_avx2.hpp>
 namespace kvx::simd::avx2 {
 #include <kvx/backend/simd/kernels.hpp>
+#include <kvx/backend/simd/rerank_kernels.hpp>
 }  // namespace kvx::simd::avx2
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -40,8 +45,10 @@ namespace kvx::simd::avx2 {
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #endif
 #include <kvx/backend/simd/lanes_avx512.hpp>
+#include <kvx/backend/simd/rerank_lanes_avx512.hpp>
 namespace kvx::simd::avx512 {
 #include <kvx/backend/simd/kernels.hpp>
+#include <kvx/backend/simd/rerank_kernels.hpp>
 }  // namespace kvx::simd::avx512
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -65,7 +72,17 @@ inline const kernel_table& kernels_of(instruction_set s) {
   return baseline::kernels;
 }
 
+/// The rerank kernels of one set, which the processor must support.
+inline const rerank_table& rerank_kernels_of(instruction_set s) {
+#if defined(__x86_64__)
+  if (s == instruction_set::avx512) return avx512::rerank_functions;
+  if (s == instruction_set::avx2) return avx2::rerank_functions;
+#endif
+  return baseline::rerank_functions;
+}
+
 /// The kernels of this process; see simd_level().
 inline const kernel_table& kernels() { return kernels_of(simd_level().used); }
+inline const rerank_table& rerank_kernels() { return rerank_kernels_of(simd_level().used); }
 
 }  // namespace kvx::simd

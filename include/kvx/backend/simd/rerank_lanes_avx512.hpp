@@ -1,0 +1,167 @@
+#pragma once
+// What rerank_kernels.hpp computes with under AVX-512 F, BW, DQ, VL. Included inside the target region of dispatch.hpp.
+
+namespace kvx::simd::avx512 {
+
+// Zero-masked forms with a full mask: see lanes_avx512.hpp.
+
+/// Chunks of 64 coordinates of a code as one vector of bytes, and the 16 quads that they make as one vector of 32-bit lanes.
+struct code_lanes {
+  using floats = __m512;
+  using ints = __m512i;
+  using chunk = __m512i;
+
+  struct signs {
+    __mmask64 negative;
+    [[gnu::always_inline]] explicit inline signs(std::uint64_t positive) : negative(~positive) {}
+  };
+
+  template <int Bits>
+  struct table {
+    static constexpr int parts = Bits > 4 ? 1 << (Bits - 4) : 1;
+    __m512i part[parts];
+    [[gnu::always_inline]] explicit inline table(const std::uint8_t* levels) {
+#pragma GCC unroll 8
+      for (int j = 0; j < parts; ++j)
+        part[j] = _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(levels + 16 * j)));
+    }
+  };
+
+  template <int Bits>
+  [[gnu::always_inline]] static inline chunk levels_of(const table<Bits>& t, const std::uint64_t* planes) {
+    __m512i index = _mm512_maskz_set1_epi8(planes[0], 1);
+#pragma GCC unroll 8
+    for (int p = 1; p < (Bits < 4 ? Bits : 4); ++p)
+      index = _mm512_mask_add_epi8(index, planes[p], index, _mm512_set1_epi8(static_cast<char>(1 << p)));
+    __m512i level = _mm512_shuffle_epi8(t.part[0], index);
+    if constexpr (Bits > 4) {
+#pragma GCC unroll 8
+      for (int j = 1; j < table<Bits>::parts; ++j) {
+        std::uint64_t here = ~std::uint64_t{0};
+#pragma GCC unroll 8
+        for (int p = 4; p < Bits; ++p) here &= (j >> (p - 4) & 1) != 0 ? planes[p] : ~planes[p];
+        level = _mm512_mask_shuffle_epi8(level, here, t.part[j], index);
+      }
+    }
+    return level;
+  }
+  /// The first n coordinates of a, the others of b.
+  [[gnu::always_inline]] static inline chunk join(chunk a, chunk b, int n) {
+    return _mm512_mask_mov_epi8(b, (std::uint64_t{1} << n) - 1, a);
+  }
+  [[gnu::always_inline]] static inline ints quads(chunk v, signs s, const std::int8_t* q) {
+    const __m512i plain = _mm512_loadu_si512(q);
+    const __m512i x = _mm512_mask_sub_epi8(plain, s.negative, _mm512_setzero_si512(), plain);
+    return _mm512_madd_epi16(_mm512_maddubs_epi16(v, x), _mm512_set1_epi16(1));  // pairs: at most 2 * 127 * 127, no saturation
+  }
+
+  [[gnu::always_inline]] static inline floats widen(__m128i low, __m128i high) {
+    return _mm512_maskz_cvtph_ps(0xffff, _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
+  }
+  [[gnu::always_inline]] static inline floats once(const half* w) {
+    return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(w)));
+  }
+  [[gnu::always_inline]] static inline floats twice(const half* w) {
+    const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w));
+    return widen(_mm_unpacklo_epi16(x, x), _mm_unpackhi_epi16(x, x));
+  }
+  [[gnu::always_inline]] static inline floats four_times(const half* w) {
+    const __m128i x = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(w));
+    const __m128i y = _mm_unpacklo_epi16(x, x);
+    return widen(_mm_unpacklo_epi32(y, y), _mm_unpackhi_epi32(y, y));
+  }
+  [[gnu::always_inline]] static inline float one(const half* w) {
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(*reinterpret_cast<const unsigned short*>(w))));
+  }
+
+  template <bool OneWeight>
+  struct total {
+    __m512 x;
+    __m512i whole;
+    [[gnu::always_inline]] inline void clear() {
+      x = _mm512_setzero_ps();
+      whole = _mm512_setzero_si512();
+    }
+    [[gnu::always_inline]] inline void add(ints y) { whole = _mm512_add_epi32(whole, y); }
+    [[gnu::always_inline]] inline void add(ints y, floats w) { x = _mm512_fmadd_ps(_mm512_maskz_cvtepi32_ps(0xffff, y), w, x); }
+  };
+  template <bool OneWeight, int Q>
+  [[gnu::always_inline]] static inline void reduce(const total<OneWeight>* t, float* out) {
+    if constexpr (OneWeight) {
+#pragma GCC unroll 4
+      for (int g = 0; g < Q; ++g) {
+        const __m256i half_sum =
+            _mm256_add_epi32(_mm512_maskz_extracti64x4_epi64(0xff, t[g].whole, 0), _mm512_maskz_extracti64x4_epi64(0xff, t[g].whole, 1));
+        const __m128i x = _mm_add_epi32(_mm256_castsi256_si128(half_sum), _mm256_extracti128_si256(half_sum, 1));
+        const __m128i y = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+        out[g] = static_cast<float>(_mm_cvtsi128_si32(_mm_add_epi32(y, _mm_shuffle_epi32(y, 0xb1))));
+      }
+    } else {
+      constexpr int b = Q > 1 ? 1 : 0, c = Q > 2 ? 2 : 0, d = Q > 3 ? 3 : 0;
+      constexpr __mmask16 all = 0xffff;
+      const __m512 ab = _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, t[0].x, t[b].x), _mm512_maskz_unpackhi_ps(all, t[0].x, t[b].x));
+      const __m512 cd = _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, t[c].x, t[d].x), _mm512_maskz_unpackhi_ps(all, t[c].x, t[d].x));
+      const __m512 x = _mm512_add_ps(_mm512_maskz_shuffle_ps(all, ab, cd, 0x44), _mm512_maskz_shuffle_ps(all, ab, cd, 0xee));
+      const __m256 y = _mm256_add_ps(lanes::low(x), lanes::high(x));
+      _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
+    }
+  }
+};
+
+/// Vectors of eight doubles; exp(x - max) as core/math.hpp computes it, and the sum of what it gives in fixed point.
+struct double_lanes {
+  static constexpr int width = 8;
+  static constexpr int vectors = 1;
+  using d = __m512d;
+  using count = __m512i;
+
+  [[gnu::always_inline]] static inline d set(double x) { return _mm512_set1_pd(x); }
+  [[gnu::always_inline]] static inline d to_doubles(__m256 x) { return _mm512_maskz_cvtps_pd(0xff, x); }
+  [[gnu::always_inline]] static inline __m256 to_floats(d x) { return _mm512_maskz_cvtpd_ps(0xff, x); }
+  [[gnu::always_inline]] static inline d multiply_add(d a, d b, d c) { return _mm512_fmadd_pd(a, b, c); }  // of products that are exact
+  [[gnu::always_inline]] static inline void store(double* p, d x) { _mm512_storeu_pd(p, x); }
+  [[gnu::always_inline]] static inline void widen(const bf16* p, d* x) {
+    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    x[0] = to_doubles(_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)));
+  }
+  [[gnu::always_inline]] static inline void widen(const float* p, d* x) { x[0] = to_doubles(_mm256_loadu_ps(p)); }
+  [[gnu::always_inline]] static inline d one_vector(const float* p) { return to_doubles(_mm256_loadu_ps(p)); }
+  [[gnu::always_inline]] static inline void narrow(d x, float* p) { _mm256_storeu_ps(p, to_floats(x)); }
+  [[gnu::always_inline]] static inline count none() { return _mm512_setzero_si512(); }
+  [[gnu::always_inline]] static inline std::int64_t whole(count c) {
+    const __m256i y = _mm256_add_epi64(_mm512_maskz_extracti64x4_epi64(0xff, c, 0), _mm512_maskz_extracti64x4_epi64(0xff, c, 1));
+    const __m128i x = _mm_add_epi64(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+    return _mm_cvtsi128_si64(x) + _mm_extract_epi64(x, 1);
+  }
+  [[gnu::always_inline]] static inline __m256 step(__m256 p, d r, float c) {
+    return to_floats(_mm512_fmadd_pd(to_doubles(p), r, _mm512_set1_pd(c)));
+  }
+  [[gnu::always_inline]] static inline count exponentials(const float* from, float max, float* e, count sum) {
+    const __m256 x = _mm256_sub_ps(_mm256_loadu_ps(from), _mm256_set1_ps(max));
+    const __m256 lowest = _mm256_set1_ps(-104);
+    const d y = to_doubles(_mm256_max_ps(x, lowest));  // `lowest` for NaN
+    const __m256i n = _mm512_maskz_cvttpd_epi32(0xff, _mm512_fmadd_pd(y, set(static_cast<double>(0x1.715476p+0f)), set(-0.5)));
+    const d whole = _mm512_maskz_cvtepi32_pd(0xff, n);
+    const d reduced = _mm512_fnmadd_pd(whole, set(static_cast<double>(0x1.62e4p-1f)), y);
+    const d r = to_doubles(to_floats(_mm512_fnmadd_pd(whole, set(static_cast<double>(0x1.7f7d1cp-20f)), reduced)));
+    __m256 p = _mm256_set1_ps(1.0f / 5040);
+    p = step(p, r, 1.0f / 720);
+    p = step(p, r, 1.0f / 120);
+    p = step(p, r, 1.0f / 24);
+    p = step(p, r, 1.0f / 6);
+    p = step(p, r, 0.5f);
+    p = step(p, r, 1.0f);
+    const __m512i exponent =
+        _mm512_maskz_slli_epi64(0xff, _mm512_maskz_cvtepi32_epi64(0xff, _mm256_add_epi32(n, _mm256_set1_epi32(1023))), 52);
+    const d value = _mm512_mul_pd(_mm512_fmadd_pd(to_doubles(p), r, set(1)), _mm512_castsi512_pd(exponent));
+    const __mmask8 ordered = _mm256_cmp_ps_mask(x, x, _CMP_ORD_Q);
+    const __mmask8 seen = _mm256_cmp_ps_mask(x, lowest, _CMP_GE_OQ);
+    const __m256 counted = _mm256_maskz_mov_ps(seen, to_floats(value));
+    _mm256_storeu_ps(e, _mm256_mask_mov_ps(x, ordered, counted));
+    const d magic = set(0x1p14);
+    const __m512i fixed = _mm512_castpd_si512(_mm512_add_pd(to_doubles(counted), magic));
+    return _mm512_add_epi64(sum, _mm512_sub_epi64(fixed, _mm512_castpd_si512(magic)));
+  }
+};
+
+}  // namespace kvx::simd::avx512

@@ -1,0 +1,63 @@
+#pragma once
+// The kernels that score candidates: inner products with key codes and page means, exponentials with portable bits.
+
+#include <kvx/core/element.hpp>
+
+#include <cstdint>
+
+namespace kvx::simd {
+
+/// Coordinates that the code kernels take at once. Integer queries are zero from D up to a multiple of it.
+inline constexpr int code_chunk = 64;
+
+/// Keys of one call of code_sums at most; rows of its sums are this long.
+inline constexpr int code_block = 32;
+
+/// How the keys of one (sequence, KV head) are coded; see key_sketch.hpp.
+///
+/// subspace         coordinates that share a weight: 4, 8, 16; 0: the whole key
+/// magnitude_bits   1, 3 or 7
+/// sign_pitch       bytes from one plane byte of a key's signs to the next
+/// levels           (128) what each magnitude index stands for, 0..127, those that do not exist 0
+/// last_levels      (128) the same for the coordinates from `last` on; last = dim where there are none
+struct code_format {
+  int dim = 0;
+  int subspace = 0;
+  int magnitude_bits = 0;
+  std::int64_t sign_pitch = 0;
+  const std::uint8_t* levels = nullptr;
+  const std::uint8_t* last_levels = nullptr;
+  int last = 0;
+};
+
+/// Where the parts of one key's code lie.
+struct code_address {
+  const std::uint8_t* signs = nullptr;       ///< plane bytes, sign_pitch apart
+  const std::uint8_t* magnitudes = nullptr;  ///< (magnitude_bits, plane bytes)
+  const half* weights = nullptr;             ///< one for each subspace, or one
+};
+
+/// Lanes of a float sum over a key's code: term i is added to lane i % 16 in ascending order, by a fused multiply-add, and the lanes
+/// are added as (g0 + g2) + (g1 + g3) with g_i = (l_4i + l_4i+2) + (l_4i+1 + l_4i+3).
+inline constexpr int code_lanes_wide = 16;
+
+/// Kernels of the rerank stage. Every one gives the same bits in every instruction set.
+struct rerank_table {
+  /// sums[g][t] = sum over the quads u of four coordinates of w_t,u (v_t,u . q_g,u), v the signed levels of key t, in integers
+  /// within a quad, in float lanes (code_lanes_wide) over quads; with one weight a key in integers over the whole key, then times w.
+  /// q (count rounded up to 1, 2 or a multiple of 4; pitch), pitch a multiple of 64; sums (the same count, 32).
+  void (*code_sums)(const code_format& format, const std::int8_t* q, std::int64_t pitch, int count, const code_address* keys, int n,
+                    float* sums);
+  /// out[g] = q_g . mean, in double lanes: term d in lane d % 8 ascending, then ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)),
+  /// rounded once. q (count, pitch).
+  void (*mean_dots)(const float* q, std::int64_t pitch, int count, const bf16* mean, int dim, float* out);
+  /// The largest of n floats, NaN left out; -inf for none.
+  float (*largest)(const float* x, std::int64_t n);
+  /// e[t] = exp(x[t] - max), the bits of kvx::exp, for a max that no x exceeds (+inf included); returns the sum of fixed_point(e[t]),
+  /// NaN left out.
+  std::int64_t (*exponentials)(const float* x, std::int64_t n, float max, float* e);
+  /// scores[t] = sum_g e[g][t] factors[g], in double, ascending in g, rounded once. e (count, pitch).
+  void (*mix)(const float* e, std::int64_t pitch, int count, const float* factors, std::int64_t n, float* scores);
+};
+
+}  // namespace kvx::simd
