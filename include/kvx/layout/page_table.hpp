@@ -16,12 +16,14 @@ namespace kvx {
 /// unit_pages  pages that are allocated together: 1 in a paged layout, a whole slab in a contiguous one
 /// window      0: all tokens are kept; else queries see the last `window` tokens and the first `sink`
 /// rollback    so many tokens can always be cut off again; window layers free later by as much
+/// grows       a sequence takes as many units as it needs; false: it has one, which bounds its length and stays whole
 struct page_rules {
   std::int64_t page_tokens = 64;
   std::int64_t unit_pages = 1;
   std::int64_t window = 0;
   std::int64_t sink = 0;
   std::int64_t rollback = 0;
+  bool grows = true;
 
   std::int64_t unit_tokens() const { return page_tokens * unit_pages; }
   std::int64_t pages(std::int64_t tokens) const { return ceil_div(tokens, page_tokens); }
@@ -69,7 +71,7 @@ inline void shrink(page_pool& pool, const page_rules& rules, page_table& table, 
 
 /// Frees the pages that no query of a sequence of at least n - rollback tokens can see. Pages shared with the sink stay.
 inline void leave_window(page_pool& pool, const page_rules& rules, page_table& table, std::int64_t n) noexcept {
-  if (rules.window == 0 || rules.unit_pages != 1) return;
+  if (rules.window == 0 || !rules.grows) return;
   const std::int64_t cut = rules.first_seen(n > rules.rollback ? n - rules.rollback : 0);
   const std::int64_t last = cut / rules.page_tokens;  // pages [sink pages, last) lie wholly before the cut
   for (std::int64_t page = std::max(rules.pages(rules.sink), table.first_kept / rules.page_tokens); page < last; ++page) {

@@ -5,6 +5,7 @@
 #include <kvx/layout/page_pool.hpp>
 #include <kvx/layout/page_table.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <span>
@@ -201,6 +202,13 @@ inline void sequence_book::truncate(sequence handle, std::int64_t tokens, call_s
   s.length = tokens;
 }
 
+/// Capacity for `size` entries; more than asked for where the vector grows, so that tables grow in constant time a page.
+template <class T>
+void make_room(std::vector<T>& entries, std::int64_t size) {
+  const auto needed = static_cast<std::size_t>(size);
+  if (needed > entries.capacity()) entries.reserve(std::max(needed, 2 * entries.capacity()));
+}
+
 inline reservation sequence_book::begin(std::span<const advance> batch, call_site where) {
   reservation step;
   step.parts.reserve(batch.size());
@@ -221,13 +229,17 @@ inline reservation sequence_book::begin(std::span<const advance> batch, call_sit
     std::int64_t needed = 0;
     for (const auto& p : step.parts) {
       if (p.tokens == 0) continue;
+      const page_table& table = slots_[p.slot].tables[g];
+      const std::int64_t left = rules.unit_tokens() - p.length;
+      if (!rules.grows && p.tokens > left) throw capacity_error("tokens of a slab", p.tokens, left, where);
+      needed += rules.units(p.length + p.tokens) - static_cast<std::int64_t>(table.units.size());
+      needed += must_copy(pool, rules, table, p.length) ? 1 : 0;
+    }
+    if (needed > pool.free()) throw capacity_error(rules.grows ? "pages" : "slabs", needed, pool.free(), where);
+    for (const auto& p : step.parts) {
       page_table& table = slots_[p.slot].tables[g];
-      const std::int64_t n = p.length + p.tokens;
-      if (rules.unit_pages > 1 && n > rules.unit_tokens()) throw capacity_error("tokens of a slab", n, rules.unit_tokens(), where);
-      needed += rules.units(n) - static_cast<std::int64_t>(table.units.size()) + (must_copy(pool, rules, table, p.length) ? 1 : 0);
-      if (needed > pool.free()) throw capacity_error(rules.unit_pages > 1 ? "slabs" : "pages", needed, pool.free(), where);
-      table.units.reserve(static_cast<std::size_t>(rules.units(n)));
-      table.pages.reserve(static_cast<std::size_t>(rules.pages(n)));
+      make_room(table.units, rules.units(p.length + p.tokens));
+      make_room(table.pages, rules.pages(p.length + p.tokens));
     }
   }
 
