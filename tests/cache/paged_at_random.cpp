@@ -1,0 +1,24 @@
+// Paged caches under random operations hold what the model holds, in every page size and element.
+
+#include "player.hpp"
+
+namespace {
+
+using namespace kvx;
+
+template <element E, int P>
+using layout = paged<E, page_shape{.tokens = P, .key_dim = 5, .value_dim = 3}, zones{.sink = 4, .local = 6}>;
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("random operations, float", L, layout<float, 1>, layout<float, 4>, layout<float, 16>, layout<float, 64>) {
+  test::play<L>(100 + L::shape.tokens);
+}
+
+TEST_CASE_TEMPLATE("random operations, half", L, layout<half, 1>, layout<half, 4>, layout<half, 16>, layout<half, 64>) {
+  test::play<L>(200 + L::shape.tokens);
+}
+
+TEST_CASE_TEMPLATE("random operations, bf16", L, layout<bf16, 1>, layout<bf16, 4>, layout<bf16, 16>, layout<bf16, 64>) {
+  test::play<L>(300 + L::shape.tokens);
+}

@@ -1,0 +1,432 @@
+#pragma once
+// Plays random operations on a cache and on the model of one, and checks after each that both hold the same.
+
+#include <support/cache_model.hpp>
+#include <support/checksum_index.hpp>
+#include <support/poison.hpp>
+#include <support/token_rows.hpp>
+
+#include <kvx/kvx.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvx::test {
+
+/// A number from the environment: KVX_TEST_OPERATIONS for slow builds, KVX_TEST_SEED for other runs.
+inline int from_environment(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::atoi(text) : otherwise;
+}
+
+/// Operations of one run.
+inline int operations() { return std::max(1, from_environment("KVX_TEST_OPERATIONS", 10000)); }
+
+template <class Layout>
+class player {
+ public:
+  using cache_type = cache<host, spec<Layout, checksum_index>>;
+  using E = typename Layout::element_type;
+  static constexpr int D = Layout::shape.key_dim;
+  static constexpr int Dv = Layout::shape.value_dim;
+
+  static kvx::geometry small() {
+    kvx::geometry g{.layers = 5, .kv_heads = 2, .query_heads = 4, .max_tokens = 160, .max_sequences = 6};
+    g.kinds = {layer_kind::dense(), layer_kind::window(7), layer_kind::retrieve(), layer_kind::window(11, 3), layer_kind::retrieve()};
+    g.max_step_tokens = 40;
+    g.rollback = 6;
+    return g;
+  }
+
+  player(std::uint64_t seed, host exec)
+      : exec_(exec),
+        geometry_(small()),
+        plan_(plan<Layout>(geometry_, checksum_index::columns(Layout::shape), call_site::here())),
+        cache_(exec, {}, geometry_),
+        model_(geometry_, plan_, Layout::shares_pages),
+        random_(seed) {
+    poison();
+  }
+
+  /// One random operation, then every check.
+  void play() {
+    const int dice = below(100);
+    if (dice < 8) {
+      open();
+    } else if (dice < 12) {
+      close();
+    } else if (dice < 20) {
+      fork();
+    } else if (dice < 30) {
+      truncate();
+    } else if (dice < 36) {
+      misuse();
+    } else if (dice < 66) {
+      if (begin()) finish(steps_.rbegin()->first);
+    } else if (dice < 78) {
+      if (steps_.size() < 3) begin();
+    } else if (dice < 92) {
+      if (!steps_.empty()) append_some(any(steps_)->first);
+    } else if (!steps_.empty()) {
+      finish(any(steps_)->first);
+    }
+    check();
+  }
+
+  /// Ends all steps, closes all sequences: nothing is left.
+  void clear() {
+    while (!steps_.empty()) finish(steps_.begin()->first);
+    while (!handles_.empty()) close();
+    check();
+    CHECK(cache_.stats().pages_used == 0);
+    CHECK(cache_.stats().sequences == 0);
+  }
+
+  std::int64_t commits = 0, refusals = 0, shortages = 0, attended = 0, columns_checked = 0, most_shared = 0;
+
+ private:
+  struct running {
+    kvx::step step;
+    std::vector<int> entries;    // model ids
+    std::vector<token> added;    // (N)
+    std::vector<bool> appended;  // (layers)
+  };
+
+  int below(int n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
+  template <class Map>
+  auto any(Map& map) {
+    return std::next(map.begin(), below(static_cast<int>(map.size())));
+  }
+  std::int64_t length(int id) const { return static_cast<std::int64_t>(model_.sequences.at(id).tokens.size()); }
+
+  template <class Error, class Call>
+  void refused(const Call& call) {
+    ++refusals;
+    CHECK_THROWS_AS(call(), Error);
+  }
+
+  void open() {
+    if (model_.full()) return refused<capacity_error>([&] { cache_.open(exec_); });
+    const int id = model_.open();
+    handles_[id] = cache_.open(exec_);
+  }
+
+  void close() {
+    if (handles_.empty()) return;
+    const auto [id, handle] = *any(handles_);
+    if (model_.sequences.at(id).in_step) return refused<usage_error>([&, h = handle] { cache_.close(exec_, h); });
+    cache_.close(exec_, handle);
+    stale_.push_back(handle);
+    model_.close(id);
+    handles_.erase(id);
+  }
+
+  void fork() {
+    if (handles_.empty()) return;
+    const auto [id, handle] = *any(handles_);
+    const std::int64_t n = below(2) == 0 ? length(id) : below(static_cast<int>(length(id)) + 2);
+    const auto call = [&, h = handle] { return n == length(id) && below(2) == 0 ? cache_.fork(exec_, h) : cache_.fork(exec_, h, n); };
+    const auto verdict = model_.cut(id, n);
+    if (verdict == cache_model::verdict::must_not) return refused<usage_error>(call);
+    if (model_.full() || model_.fork_lacks(n)) {
+      if (verdict == cache_model::verdict::must) return refused<capacity_error>(call);
+      return;
+    }
+    attempt(verdict, [&] {
+      const sequence handle_of_fork = call();
+      handles_[model_.fork(id, n)] = handle_of_fork;
+    });
+  }
+
+  void truncate() {
+    if (handles_.empty()) return;
+    const auto [id, handle] = *any(handles_);
+    const std::int64_t n = below(2) == 0 ? std::max<std::int64_t>(0, length(id) - below(7)) : below(static_cast<int>(length(id)) + 2);
+    const auto call = [&, h = handle] { cache_.truncate(exec_, h, n); };
+    const auto verdict = model_.cut(id, n);
+    if (verdict == cache_model::verdict::must_not || model_.sequences.at(id).in_step) return refused<usage_error>(call);
+    attempt(verdict, [&] {
+      call();
+      model_.truncate(id, n);
+    });
+  }
+
+  /// A call that must succeed, or may be refused.
+  template <class Call>
+  void attempt(cache_model::verdict verdict, const Call& call) {
+    try {
+      call();
+    } catch (const usage_error& error) {
+      CAPTURE(std::string(error.what()));
+      CHECK(verdict == cache_model::verdict::may);
+      ++refusals;
+    }
+  }
+
+  void misuse() {
+    if (!stale_.empty()) {
+      const sequence old = stale_[static_cast<std::size_t>(below(static_cast<int>(stale_.size())))];
+      refused<usage_error>([&] { cache_.length(old); });
+      refused<usage_error>([&] { cache_.begin(exec_, {{old, 1}}); });
+    }
+    if (handles_.empty()) return;
+    const auto [id, handle] = *any(handles_);
+    const bool in_step = model_.sequences.at(id).in_step;
+    refused<usage_error>([&, h = handle] { cache_.begin(exec_, {{h, 1}, {h, 1}}); });
+    refused<usage_error>([&, h = handle] { cache_.begin(exec_, {{h, -1}}); });
+    if (in_step) refused<usage_error>([&, h = handle] { cache_.begin(exec_, {{h, 0}}); });
+  }
+
+  bool begin() {
+    std::vector<cache_model::entry> batch;
+    std::vector<advance> counts;
+    running r{kvx::step(cache_.begin(exec_, {})), {}, {}, std::vector<bool>(static_cast<std::size_t>(geometry_.layers))};
+    const int most = below(8) == 0 ? 60 : below(3) == 0 ? 12 : 2;
+    for (const auto& [id, handle] : handles_) {
+      if (model_.sequences.at(id).in_step || below(3) == 0) continue;
+      auto& entry = batch.emplace_back(cache_model::entry{id, {}});
+      for (int i = below(most + 1); i > 0; --i) entry.added.push_back(next_token_++);
+      counts.push_back({handle, static_cast<std::int64_t>(entry.added.size())});
+      r.entries.push_back(id);
+      r.added.insert(r.added.end(), entry.added.begin(), entry.added.end());
+    }
+    if (const auto lack = model_.begin_lacks(batch)) {
+      ++shortages;
+      try {
+        cache_.begin(exec_, counts);
+        FAIL_CHECK("begin found pages that are not there");
+      } catch (const capacity_error& error) {
+        CHECK(error.needed() == lack->needed);
+        CHECK(error.free() == lack->free);
+      }
+      return false;
+    }
+    if (static_cast<std::int64_t>(r.added.size()) > geometry_.max_step_tokens) {
+      refused<usage_error>([&] { cache_.begin(exec_, counts); });
+      return false;
+    }
+    r.step = cache_.begin(exec_, counts);
+    CHECK(r.step.tokens() == static_cast<std::int64_t>(r.added.size()));
+    steps_.emplace(model_.begin(std::move(batch)), std::move(r));
+    return true;
+  }
+
+  /// Appends one more layer; attends to it now and then.
+  void append_some(int id) {
+    running& r = steps_.at(id);
+    const int layer = below(geometry_.layers);
+    if (r.appended[static_cast<std::size_t>(layer)]) return;
+    const int H = geometry_.kv_heads;
+    if (below(2) == 0) {
+      const auto k = rows_of<float>(r.added, part::key, layer, H, D), v = rows_of<float>(r.added, part::value, layer, H, Dv);
+      cache_.append(exec_, r.step, layer, k.data(), v.data());
+    } else {
+      const auto k = rows_of<E>(r.added, part::key, layer, H, D), v = rows_of<E>(r.added, part::value, layer, H, Dv);
+      cache_.append(exec_, r.step, layer, k.data(), v.data());
+    }
+    r.appended[static_cast<std::size_t>(layer)] = true;
+    if (!r.added.empty() && below(24) == 0) attend(r, layer);
+  }
+
+  void finish(int id) {
+    running& r = steps_.at(id);
+    if (below(8) == 0) {  // the owner moves
+      kvx::step moved = std::move(r.step);
+      CHECK_FALSE(r.step.open());
+      r.step = std::move(moved);
+    }
+    const auto& entries = model_.steps.at(id).entries;
+    std::vector<std::int64_t> accepted;
+    if (below(5) == 0) {  // dropped
+      accepted.assign(entries.size(), 0);
+      steps_.erase(id);
+    } else {
+      while (std::find(r.appended.begin(), r.appended.end(), false) != r.appended.end()) append_some(id);
+      const bool some = below(4) == 0;
+      for (const auto& e : entries)
+        accepted.push_back(some ? below(static_cast<int>(e.added.size()) + 1) : static_cast<int>(e.added.size()));
+      if (some && !accepted.empty()) {
+        cache_.commit(exec_, r.step, accepted);
+      } else {
+        cache_.commit(exec_, r.step);
+      }
+      ++commits;
+      steps_.erase(id);
+    }
+    model_.end(id, accepted);
+  }
+
+  /// Attention in double over the model's rows.
+  void attend(const running& r, int layer) {
+    ++attended;
+    const int Q = geometry_.query_heads, group = Q / geometry_.kv_heads;
+    const auto q = rows_of<float>(r.added, part::query, layer, Q, D);
+    std::vector<float> out(r.added.size() * static_cast<std::size_t>(Q * Dv), quiet_nan);
+    std::vector<float> lse(r.added.size() * static_cast<std::size_t>(Q), quiet_nan);
+    attend_options options{.lse = lse.data()};
+    if (below(2) == 0) options.scale = 1.7f;
+    cache_.attend(exec_, r.step, layer, q.data(), out.data(), options);
+    const double scale = options.scale != 0 ? static_cast<double>(options.scale) : 1 / std::sqrt(static_cast<double>(D));
+    const auto g = static_cast<std::size_t>(plan_.group_of[static_cast<std::size_t>(layer)]);
+    std::size_t row = 0;
+    double worst = 0;
+    for (const int id : r.entries) {
+      std::vector<token> tokens = model_.sequences.at(id).tokens;
+      const std::size_t before = tokens.size();
+      const auto step = std::find_if(model_.steps.begin(), model_.steps.end(), [&](const auto& s) {
+        return std::any_of(s.second.entries.begin(), s.second.entries.end(), [&](const auto& e) { return e.of == id; });
+      });
+      for (const auto& e : step->second.entries) {
+        if (e.of == id) tokens.insert(tokens.end(), e.added.begin(), e.added.end());
+      }
+      for (std::size_t position = before; position < tokens.size(); ++position, ++row) {
+        for (int head = 0; head < Q; ++head) {
+          double sum = 0;
+          std::vector<double> expected(static_cast<std::size_t>(Dv));
+          for (std::size_t t = 0; t <= position; ++t) {
+            if (!model_.seen(g, static_cast<std::int64_t>(t), static_cast<std::int64_t>(position))) continue;
+            double score = 0;
+            for (int c = 0; c < D; ++c)
+              score += static_cast<double>(component(r.added[row], part::query, layer, head, c)) *
+                       static_cast<double>(to_float(round_to<E>(component(tokens[t], part::key, layer, head / group, c))));
+            const double weight = std::exp(score * scale);
+            sum += weight;
+            for (int c = 0; c < Dv; ++c)
+              expected[static_cast<std::size_t>(c)] +=
+                  weight * static_cast<double>(to_float(round_to<E>(component(tokens[t], part::value, layer, head / group, c))));
+          }
+          const std::size_t at = row * static_cast<std::size_t>(Q) + static_cast<std::size_t>(head);
+          for (std::size_t c = 0; c < expected.size(); ++c)
+            worst = std::max(worst, std::abs(expected[c] / sum - static_cast<double>(out[at * expected.size() + c])));
+          const double off = std::abs(std::log(sum) - static_cast<double>(lse[at]));
+          worst = off <= worst ? worst : off;  // NaN is no less
+          for (std::size_t c = 0; c < expected.size(); ++c)
+            if (is_nan(out[at * expected.size() + c])) worst = 1e9;
+        }
+      }
+    }
+    CHECK(worst < 2e-5);  // float sums of at most 160 terms
+  }
+
+  /// Rows that an open step has written, or would give back, are known to nobody else: then nothing is poisoned.
+  void poison() {
+    if (!steps_.empty()) return;
+    std::vector<sequence> all;
+    for (const auto& [id, handle] : handles_) all.push_back(handle);
+    for (int layer = 0; layer < geometry_.layers; ++layer) {
+      poison_free(cache_, layer, plan_.groups[static_cast<std::size_t>(plan_.group_of[static_cast<std::size_t>(layer)])].pages(), all);
+    }
+  }
+
+  void check() {
+    std::int64_t used = 0, shared = 0, tokens = 0;
+    model_.count(used, shared);
+    const cache_stats stats = cache_.stats();
+    CHECK(stats.pages_used == used);
+    CHECK(stats.pages_shared == shared);
+    CHECK(stats.pages_free == stats.pages_total - used);
+    CHECK(stats.sequences == static_cast<int>(model_.sequences.size()));
+    most_shared = std::max(most_shared, shared);
+    if (below(4) == 0) poison();
+    const bool all = below(8) == 0 || operations() < 1000;
+    const int one = handles_.empty() ? 0 : below(static_cast<int>(handles_.size()));
+    int at = 0;
+    for (const auto& [id, handle] : handles_) {
+      if (cache_.length(handle) != length(id)) FAIL_CHECK("length");
+      tokens += length(id);
+      if (all || at++ == one) check_rows(id, handle);
+    }
+    CHECK(stats.tokens == tokens);
+    CHECK(stats.sink_tokens + stats.retrieval_tokens + stats.recent_tokens == tokens);
+  }
+
+  void check_rows(int id, sequence handle) {
+    const auto& expected = model_.sequences.at(id);
+    for (int layer = 0; layer < geometry_.layers; ++layer) {
+      const auto g = static_cast<std::size_t>(plan_.group_of[static_cast<std::size_t>(layer)]);
+      const auto rows = cache_.view(layer);
+      const auto pages = cache_.pages(layer, handle);
+      std::int64_t wrong = static_cast<std::int64_t>(pages.size()) == ceil_div(length(id), rows.page_tokens) ? 0 : 1000000;
+      for (std::int64_t t = 0; t < length(id) && wrong < 1000000; ++t) {
+        const std::int32_t page = pages[static_cast<std::size_t>(t / rows.page_tokens)];
+        if ((page >= 0) != model_.has(expected, g, t)) wrong += 1000;
+        if (page < 0) continue;
+        const token name = expected.tokens[static_cast<std::size_t>(t)];
+        for (int h = 0; h < rows.heads; ++h) {
+          if (!same(rows.key.at(page, h, t % rows.page_tokens), name, part::key, layer, h, D)) ++wrong;
+          if (!same(rows.value.at(page, h, t % rows.page_tokens), name, part::value, layer, h, Dv)) ++wrong;
+        }
+      }
+      CAPTURE(layer);
+      CHECK(wrong == 0);
+      if (geometry_.kind(layer).sees == layer_kind::attention::retrieve) check_columns(layer, pages, length(id));
+    }
+  }
+
+  static bool same(const E* row, token name, part which, int layer, int head, int dim) {
+    for (int c = 0; c < dim; ++c) {
+      const E expected = round_to<E>(component(name, which, layer, head, c));
+      if (std::memcmp(row + c, &expected, sizeof(E)) != 0) return false;
+    }
+    return true;
+  }
+
+  void check_columns(int layer, std::span<const std::int32_t> pages, std::int64_t n) {
+    const auto rows = cache_.view(layer);
+    const column_array side = cache_.column(layer, 0);
+    std::int64_t wrong = 0;
+    const std::int64_t P = rows.page_tokens;
+    for (std::int64_t j = Layout::zones.sink / P; j < edge(Layout::zones, n, P) / P; ++j) {
+      for (int h = 0; h < rows.heads; ++h) {
+        const std::int32_t page = pages[static_cast<std::size_t>(j)];
+        const std::uint64_t expected = checksum(rows, page, h);
+        if (std::memcmp(side.at(page, h), &expected, sizeof(expected)) != 0) ++wrong;
+        ++columns_checked;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+
+  host exec_;
+  kvx::geometry geometry_;
+  cache_plan plan_;
+  cache_type cache_;
+  cache_model model_;
+  std::mt19937_64 random_;
+  std::map<int, sequence> handles_;
+  std::map<int, running> steps_;
+  std::vector<sequence> stale_;
+  token next_token_ = 1;
+};
+
+/// A run of random operations; what it must have met at least once is checked too, so that no case can fall silent.
+template <class Layout>
+void play(std::uint64_t seed, host exec = {.threads = 1, .parallel = serial()}) {
+  seed += static_cast<std::uint64_t>(from_environment("KVX_TEST_SEED", 0)) << 16;
+  CAPTURE(seed);
+  player<Layout> p(seed, exec);
+  const int count = operations();
+  for (int i = 0; i < count; ++i) {
+    CAPTURE(i);
+    p.play();
+  }
+  p.clear();
+  if (count < 1000) return;
+  constexpr bool fills_pages = Layout::shares_pages || Layout::shape.tokens < 16;  // else slabs end before the first page leaves `local`
+  CHECK(p.commits > count / 10);
+  CHECK(p.refusals > count / 50);
+  CHECK(p.shortages > 0);
+  CHECK(p.attended > count / 500);
+  CHECK(p.columns_checked > (fills_pages ? count / 20 : -1));
+  CHECK(p.most_shared > (Layout::shares_pages ? 2 : -1));
+}
+
+}  // namespace kvx::test
