@@ -1,0 +1,89 @@
+#include "compare.hpp"
+
+#include <divergence.hpp>
+#include <forward.hpp>
+#include <sampler.hpp>
+
+#include <kvx/core/check.hpp>
+
+#include <memory>
+
+namespace quality {
+namespace {
+
+using decode_loop::any_cache;
+using decode_loop::forward_pass;
+using decode_loop::token_id;
+
+std::int64_t signed_size(std::size_t n) { return static_cast<std::int64_t>(n); }
+
+/// One step of every cache with the same token: row c of the pass belongs to cache c. Returns the logits (caches, vocabulary).
+std::span<const float> step_together(forward_pass& pass, std::span<const std::unique_ptr<any_cache>> caches, token_id id) {
+  const decode_loop::model_shape& s = pass.weights().shape;
+  const std::vector<token_id> ids(caches.size(), id);
+  const std::vector<std::int64_t> positions(caches.size(), caches.front()->length());
+  pass.embed(ids, positions);
+  for (const auto& cache : caches) cache->begin(1);
+  for (std::size_t layer = 0; layer < s.layers; ++layer) {
+    const decode_loop::layer_rows rows = pass.project(layer);
+    for (std::size_t c = 0; c < caches.size(); ++c) {
+      const std::size_t key = c * s.kv_heads * s.head_dim;
+      const std::size_t query = c * s.query_heads * s.head_dim;
+      caches[c]->append(static_cast<int>(layer), rows.k.data() + key, rows.v.data() + key);
+      caches[c]->attend(static_cast<int>(layer), rows.q.data() + query, rows.out.data() + query);
+    }
+    pass.mix(layer);
+  }
+  for (const auto& cache : caches) cache->commit();
+  return pass.logits(caches.size());
+}
+
+}  // namespace
+
+std::vector<scores> compare(forward_pass& pass, const kvx::host& exec, std::span<const method* const> methods,
+                            std::span<const token_id> ids, std::size_t prompt, std::size_t scored, const progress_report& progress) {
+  const auto here = kvx::call_site::here();
+  const decode_loop::model_shape& s = pass.weights().shape;
+  kvx::require_range("tokens of the text", signed_size(ids.size()), signed_size(prompt + scored + 1), std::int64_t{1} << 40, here);
+  kvx::require_range("caches", signed_size(methods.size()) + 1, 1, signed_size(pass.most_tokens()), here);
+  kvx::require_range("head dimension", signed_size(s.head_dim), head_dim, head_dim, here);
+
+  kvx::geometry geometry{.layers = static_cast<int>(s.layers),
+                         .kv_heads = static_cast<int>(s.kv_heads),
+                         .query_heads = static_cast<int>(s.query_heads),
+                         .max_tokens = signed_size(std::max(prompt + scored, pass.most_tokens())),
+                         .max_step_tokens = signed_size(pass.most_tokens())};
+  std::vector<std::unique_ptr<any_cache>> caches;
+  caches.push_back(make_reference(exec, geometry));
+  std::vector<any_cache*> copies;
+  for (const method* m : methods) {
+    geometry.kinds = kinds_of(*m, geometry.layers);
+    copies.push_back(caches.emplace_back(m->make(exec, geometry)).get());
+  }
+
+  decode_loop::run_prompt(pass, *caches.front(), ids.first(prompt),
+                          {.scored = 0, .copies = copies, .progress = [&](std::size_t done) { progress("prompt", done, prompt); }});
+
+  std::vector<scores> result(caches.size());
+  for (std::size_t i = 0; i < scored; ++i) {
+    const std::size_t at = prompt + i;
+    const auto logits = step_together(pass, caches, ids[at]);
+    const auto reference = logits.first(s.vocabulary);
+    const auto log_p = decode_loop::log_probabilities(reference);
+    const token_id best = decode_loop::most_likely(reference);
+    kvx::for_each_task(exec, signed_size(caches.size()), [&](std::int64_t task) {
+      const auto c = static_cast<std::size_t>(task);
+      const auto said = logits.subspan(c * s.vocabulary, s.vocabulary);
+      const auto log_q = decode_loop::log_probabilities(said);
+      result[c].kl.push_back(kl(log_p, log_q));
+      result[c].agrees.push_back(decode_loop::most_likely(said) == best ? 1 : 0);
+      result[c].surprise.push_back(-log_q[static_cast<std::size_t>(ids[at + 1])]);
+      const kvx::layer_kind kind = c == 0 ? kvx::layer_kind::dense() : methods[c - 1]->kind;
+      result[c].attended.push_back(static_cast<double>(attended(kind, signed_size(at) + 1)));
+    });
+    progress("decode", i + 1, scored);
+  }
+  return result;
+}
+
+}  // namespace quality
