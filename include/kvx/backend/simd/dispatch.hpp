@@ -1,10 +1,12 @@
 #pragma once
 // The inner kernels for every instruction set in one program, whatever flags it is compiled with, and the choice among them.
 
+#include <kvx/backend/simd/bytes_baseline.hpp>
 #include <kvx/backend/simd/lanes_baseline.hpp>
 #include <kvx/backend/simd/level.hpp>
 #include <kvx/backend/simd/rerank_lanes_baseline.hpp>
 #include <kvx/backend/simd/rerank_table.hpp>
+#include <kvx/backend/simd/scan_table.hpp>
 #include <kvx/backend/simd/table.hpp>
 
 #include <cstdint>
@@ -21,6 +23,7 @@
 namespace kvx::simd::baseline {
 #include <kvx/backend/simd/kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
+#include <kvx/backend/simd/scan_kernels.hpp>
 }  // namespace kvx::simd::baseline
 
 #if defined(__x86_64__)
@@ -30,11 +33,13 @@ namespace kvx::simd::baseline {
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
 #endif
+#include <kvx/backend/simd/bytes_avx2.hpp>
 #include <kvx/backend/simd/lanes_avx2.hpp>
 #include <kvx/backend/simd/rerank_lanes_avx2.hpp>
 namespace kvx::simd::avx2 {
 #include <kvx/backend/simd/kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
+#include <kvx/backend/simd/scan_kernels.hpp>
 }  // namespace kvx::simd::avx2
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -44,11 +49,13 @@ namespace kvx::simd::avx2 {
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #endif
+#include <kvx/backend/simd/bytes_avx512.hpp>
 #include <kvx/backend/simd/lanes_avx512.hpp>
 #include <kvx/backend/simd/rerank_lanes_avx512.hpp>
 namespace kvx::simd::avx512 {
 #include <kvx/backend/simd/kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
+#include <kvx/backend/simd/scan_kernels.hpp>
 }  // namespace kvx::simd::avx512
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -84,5 +91,17 @@ inline const rerank_table& rerank_kernels_of(instruction_set s) {
 /// The kernels of this process; see simd_level().
 inline const kernel_table& kernels() { return kernels_of(simd_level().used); }
 inline const rerank_table& rerank_kernels() { return rerank_kernels_of(simd_level().used); }
+
+/// The scan kernels of one set, which the processor must support.
+inline const scan_table& scan_kernels_of(instruction_set s) {
+#if defined(__x86_64__)
+  if (s == instruction_set::avx512) return avx512::scan_functions;
+  if (s == instruction_set::avx2) return avx2::scan_functions;
+#endif
+  return baseline::scan_functions;
+}
+
+/// The scan kernels of this process; see simd_level().
+inline const scan_table& scan_kernels() { return scan_kernels_of(simd_level().used); }
 
 }  // namespace kvx::simd

@@ -1,0 +1,160 @@
+#pragma once
+// Vectors of 16 bytes as plain loops: every processor, no intrinsics.
+
+#include <kvx/core/element.hpp>
+
+#include <cstdint>
+#include <cstring>
+
+namespace kvx::simd::baseline {
+
+/// See bytes_avx2.hpp.
+struct bytes {
+  static constexpr int width = 16;
+
+  struct b {
+    std::uint8_t x[16];
+  };
+  struct w {
+    std::int16_t x[8];
+  };
+
+  template <class F>
+  static b each(F f) {
+    b r;
+    for (int i = 0; i < 16; ++i) r.x[i] = static_cast<std::uint8_t>(f(i));
+    return r;
+  }
+  template <class F>
+  static w each_word(F f) {
+    w r;
+    for (int i = 0; i < 8; ++i) {
+      const std::int32_t v = f(i);
+      r.x[i] = static_cast<std::int16_t>(v > 32767 ? 32767 : v < -32768 ? -32768 : v);
+    }
+    return r;
+  }
+
+  static b load(const std::uint8_t* p) {
+    b r;
+    std::memcpy(r.x, p, 16);
+    return r;
+  }
+  static void store(std::uint8_t* p, b x) { std::memcpy(p, x.x, 16); }
+  static b set(std::uint8_t v) {
+    return each([&](int) { return v; });
+  }
+  static w set_words(std::int16_t v) {
+    return each_word([&](int) { return v; });
+  }
+  static b table(const std::uint8_t* p) { return load(p); }
+  static b look_up(const b& entries, const b& i) {
+    return each([&](int j) { return i.x[j] < 128 ? entries.x[i.x[j] & 15] : 0; });
+  }
+  static b low_bits(const b& x) {
+    return each([&](int j) { return x.x[j] & 15; });
+  }
+  static b high_bits(const b& x) {
+    return each([&](int j) { return x.x[j] >> 4; });
+  }
+  template <int N>
+  static b shift_right(const b& x) {
+    return each([&](int j) { return x.x[j] >> N; });
+  }
+  static b bits_and(const b& x, const b& y) {
+    return each([&](int j) { return x.x[j] & y.x[j]; });
+  }
+  static b bits_xor(const b& x, const b& y) {
+    return each([&](int j) { return x.x[j] ^ y.x[j]; });
+  }
+  static b add(const b& x, const b& y) {
+    return each([&](int j) { return x.x[j] + y.x[j]; });
+  }
+  static b minus_at_least_0(const b& x, const b& y) {
+    return each([&](int j) { return x.x[j] > y.x[j] ? x.x[j] - y.x[j] : 0; });
+  }
+  static b smaller(const b& x, const b& y) {
+    return each([&](int j) { return x.x[j] < y.x[j] ? x.x[j] : y.x[j]; });
+  }
+  static b larger(const b& x, const b& y) {
+    return each([&](int j) { return x.x[j] > y.x[j] ? x.x[j] : y.x[j]; });
+  }
+  static b zero_where_zero(const b& x, const b& y) {
+    return each([&](int j) { return y.x[j] != 0 ? x.x[j] : 0; });
+  }
+  static b count(const b& sum, const b& x, const b& y, const b& bit) {
+    return each([&](int j) { return sum.x[j] + (((x.x[j] | y.x[j]) & bit.x[j]) != 0 ? 1 : 0); });
+  }
+  static w first_words(const b& y, const b& x) {
+    return each_word([&](int j) { return static_cast<std::int16_t>(x.x[j] << 8 | y.x[j]); });
+  }
+  static w second_words(const b& y, const b& x) {
+    return each_word([&](int j) { return static_cast<std::int16_t>(x.x[j + 8] << 8 | y.x[j + 8]); });
+  }
+  static w add_words(const w& x, const w& y) {
+    return each_word([&](int j) { return x.x[j] + y.x[j]; });
+  }
+  static w subtract_words(const w& x, const w& y) {
+    return each_word([&](int j) { return x.x[j] - y.x[j]; });
+  }
+  static w larger_words(const w& x, const w& y) {
+    return each_word([&](int j) { return x.x[j] > y.x[j] ? x.x[j] : y.x[j]; });
+  }
+  static w times_4(const w& x) {
+    return each_word([&](int j) { return static_cast<std::int16_t>(x.x[j] * 4); });
+  }
+  static w shift_words(const w& x, int n) {
+    return each_word([&](int j) { return static_cast<std::int16_t>(static_cast<std::uint16_t>(x.x[j]) >> n); });
+  }
+  static w multiply(const w& x, const w& y) {
+    return each_word([&](int j) { return (x.x[j] * y.x[j] + 0x4000) >> 15; });
+  }
+  static w multiply_high(const w& x, const w& y) {
+    return each_word([&](int j) {
+      const std::uint32_t product = std::uint32_t{static_cast<std::uint16_t>(x.x[j])} * static_cast<std::uint16_t>(y.x[j]);
+      return static_cast<std::int16_t>(product >> 16);
+    });
+  }
+  static b clamp(const w& first, const w& second) {
+    return each([&](int j) {
+      const int v = j < 8 ? first.x[j] : second.x[j - 8];
+      return v < 0 ? 0 : v > 255 ? 255 : v;
+    });
+  }
+
+  static void compare(const std::uint8_t* scores, std::uint8_t level, std::uint64_t& above, std::uint64_t& equal) {
+    above = equal = 0;
+    for (int t = 0; t < 64; ++t) {
+      above |= std::uint64_t{scores[t] > level} << t;
+      equal |= std::uint64_t{scores[t] == level} << t;
+    }
+  }
+  static std::int32_t* write(std::uint64_t taken, std::int32_t first, std::int32_t* out) {
+    for (; taken != 0; taken &= taken - 1) *out++ = first + __builtin_ctzll(taken);
+    return out;
+  }
+};
+
+/// Sixteen float lanes of the page dots.
+struct dot_lanes {
+  float x[16];
+  void clear() {
+    for (float& v : x) v = 0;
+  }
+  void add_products(const dot_lanes& y, const float* q) {
+    for (int j = 0; j < 16; ++j) x[j] += y.x[j] * q[j];
+  }
+  static dot_lanes load(const bf16* p) {
+    dot_lanes r;
+    for (int j = 0; j < 16; ++j) r.x[j] = to_float(p[j]);
+    return r;
+  }
+  float sum() const {
+    float s[8];
+    for (int j = 0; j < 8; ++j) s[j] = x[j] + x[j + 8];
+    for (int j = 0; j < 4; ++j) s[j] += s[j + 4];
+    return (s[0] + s[2]) + (s[1] + s[3]);
+  }
+};
+
+}  // namespace kvx::simd::baseline
