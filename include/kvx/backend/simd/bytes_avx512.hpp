@@ -76,7 +76,7 @@ struct dot_lanes {
   }
   [[gnu::always_inline]] inline float sum() const {
     const __m256 high = _mm512_maskz_extractf32x8_ps(0xff, all, 1);
-    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(all), high);
+    const __m256 eight = _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, all, 0), high);
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
