@@ -103,9 +103,13 @@ constexpr codebook<Bits> make_codebook() {
   return book;
 }
 
+/// Each in an evaluation of its own: clang counts the steps of one.
+template <int Bits, int Width>
+inline constexpr codebook<Bits> codebook_of_width = make_codebook<Bits, Width>();
+
 template <int Bits, std::size_t... I>
 constexpr std::array<codebook<Bits>, sizeof...(I)> make_codebooks(std::index_sequence<I...>) {
-  return {make_codebook<Bits, static_cast<int>(I) + 1>()...};
+  return {codebook_of_width<Bits, static_cast<int>(I) + 1>...};
 }
 
 /// The codebooks of `Bits` magnitude bits: element w - 1 is for directions of w coordinates, the last for wider ones.

@@ -125,6 +125,15 @@ inline void mean_dots(const float* q, std::int64_t pitch, int count, const bf16*
   for (; g < count; ++g) mean_dots_of<1>(q + g * pitch, pitch, mean, dim, out + g);
 }
 
+inline void logits(float unit, const float* sums, const float* terms, int n, float* out) {
+  constexpr int step = double_lanes::width;
+  const double_lanes::d u = double_lanes::set(static_cast<double>(unit));
+  int t = 0;
+  for (; t + step <= n; t += step)
+    double_lanes::narrow(double_lanes::multiply_add(u, double_lanes::one_vector(sums + t), double_lanes::one_vector(terms + t)), out + t);
+  for (; t < n; ++t) out[t] = static_cast<float>(static_cast<double>(unit) * static_cast<double>(sums[t]) + static_cast<double>(terms[t]));
+}
+
 inline float largest(const float* x, std::int64_t n) {
   lanes::f most = lanes::set(-__builtin_inff());
   std::int64_t t = 0;
@@ -167,4 +176,4 @@ inline void mix(const float* e, std::int64_t pitch, int count, const float* fact
   }
 }
 
-inline constexpr rerank_table rerank_functions = {code_sums, mean_dots, largest, exponentials, mix};
+inline constexpr rerank_table rerank_functions = {code_sums, mean_dots, logits, largest, exponentials, mix};

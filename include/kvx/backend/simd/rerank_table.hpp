@@ -51,6 +51,8 @@ struct rerank_table {
   /// out[g] = q_g . mean, in double lanes: term d in lane d % 8 ascending, then ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)),
   /// rounded once. q (count, pitch).
   void (*mean_dots)(const float* q, std::int64_t pitch, int count, const bf16* mean, int dim, float* out);
+  /// out[t] = unit sums[t] + terms[t], in double, rounded once.
+  void (*logits)(float unit, const float* sums, const float* terms, int n, float* out);
   /// The largest of n floats, NaN left out; -inf for none.
   float (*largest)(const float* x, std::int64_t n);
   /// e[t] = exp(x[t] - max), the bits of kvx::exp, for a max that no x exceeds (+inf included); returns the sum of fixed_point(e[t]),

@@ -1,0 +1,41 @@
+#pragma once
+// What every reranker is asked: the logits of some tokens of one sequence and KV head, for a group of queries.
+
+#include <kvx/core/annotate.hpp>
+#include <kvx/core/element.hpp>
+#include <kvx/core/tensor_view.hpp>
+#include <kvx/layout/row_view.hpp>
+#include <kvx/sketch/key_sketch.hpp>
+
+#include <cstdint>
+
+namespace kvx {
+
+/// All that is kept of one KV head of one sequence in one layer. Trivially copyable.
+///
+/// rows        K and V of the layer; read by `exact` and by attention alone
+/// columns     of the key sketch, read by `rsq_ip` alone; blocks of pages that hold no candidate are not read
+/// pages       logical page j of the sequence is physical page pages[j]
+template <class E>
+struct head_view {
+  row_view<const E> rows;
+  key_columns columns;
+  const std::int32_t* pages = nullptr;
+  std::int64_t head = 0;
+};
+
+/// The queries of a group.
+///
+/// plain       q (G, D), as the rows want them
+/// rotated     q~ (G, D) = rotate(q / balance), as the codes want them; may be null where no code is read
+/// scale       multiplies q.k; 0 means 1 / sqrt(D)
+struct group_queries {
+  tensor_view<const float, 2> plain;
+  tensor_view<const float, 2> rotated;
+  float scale = 0;
+};
+
+/// Most heads of a group.
+inline constexpr int most_group_heads = 128;
+
+}  // namespace kvx

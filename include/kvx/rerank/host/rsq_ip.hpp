@@ -1,0 +1,207 @@
+#pragma once
+// Logits from key codes on the host.
+
+#include <kvx/backend/host.hpp>
+#include <kvx/backend/simd/dispatch.hpp>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/tensor_view.hpp>
+#include <kvx/rerank/head_view.hpp>
+#include <kvx/rerank/rsq_ip.hpp>
+#include <kvx/sketch/key_code.hpp>
+#include <kvx/sketch/key_sketch.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace kvx {
+
+namespace host_rsq {
+
+/// Candidates of one task.
+inline constexpr std::int64_t task_tokens = 1024;
+
+/// Rows of whole queries: the kernels take one, two, or a multiple of four.
+constexpr std::int64_t padded_heads(std::int64_t heads) { return heads <= 2 ? heads : round_up(heads, 4); }
+constexpr std::int64_t whole_pitch(std::int64_t dim) { return round_up(dim, simd::code_chunk); }
+constexpr std::int64_t plain_pitch(std::int64_t dim) { return round_up(dim, 16); }
+
+/// The queries of a group as the kernels take them; they lie in scratch.
+struct prepared {
+  std::int8_t* whole = nullptr;  // (padded heads, whole_pitch), zero in its padding
+  float* plain = nullptr;        // (G, plain_pitch): scale q, zero in its padding
+  float* units = nullptr;        // (G)
+};
+
+constexpr std::int64_t prepared_bytes(std::int64_t heads, std::int64_t dim) {
+  return padded_heads(heads) * whole_pitch(dim) + heads * (plain_pitch(dim) + 16) * static_cast<std::int64_t>(sizeof(float));
+}
+
+inline prepared prepare(const group_queries& queries, float scale, float level_unit, bool centre, std::byte* at) {
+  const std::int64_t G = queries.rotated.extents[0], D = queries.rotated.extents[1];
+  const std::int64_t wp = whole_pitch(D), pp = plain_pitch(D);
+  prepared p;
+  p.plain = reinterpret_cast<float*>(at);
+  p.units = p.plain + G * pp;
+  p.whole = reinterpret_cast<std::int8_t*>(p.units + round_up(G, 16));
+  std::fill_n(p.whole, padded_heads(G) * wp, std::int8_t{0});
+  std::fill_n(p.plain, G * pp, 0.0f);
+  for (std::int64_t g = 0; g < G; ++g) {
+    const query_scale s = scale_of(queries.rotated.at(g, 0), queries.rotated.strides[1], static_cast<int>(D));
+    p.units[g] = scale * s.unit * level_unit;
+    for (std::int64_t d = 0; d < D; ++d) p.whole[g * wp + d] = whole_component(*queries.rotated.at(g, d), s.inverse);
+    for (std::int64_t d = 0; centre && d < D; ++d) p.plain[g * pp + d] = scale * *queries.plain.at(g, d);
+  }
+  return p;
+}
+
+/// Finds the codes of tokens, one page after the other, and asks for them before they are needed.
+class code_finder {
+ public:
+  template <class E>
+  code_finder(const head_view<E>& from, const key_sketch& s)
+      : columns_(from.columns),
+        pages_(from.pages),
+        head_(from.head),
+        page_shift_(std::countr_zero(static_cast<unsigned>(from.rows.page_tokens))),
+        plane_(plane_bytes(from.rows.key_dim)),
+        magnitudes_(std::int64_t{s.bits - 1} * plane_),
+        weights_(weights_per_key(s, from.rows.key_dim)) {}
+
+  /// The code of a token, and `moved`: whether its page is another one than that of the token before.
+  simd::code_address find(std::int64_t token, bool& moved) {
+    const std::int64_t page = token >> page_shift_;
+    moved = page != page_;
+    if (moved) {
+      page_ = page;
+      code_ = code_of(columns_, pages_[page], head_);
+    }
+    const std::int64_t slot = token & ((std::int64_t{1} << page_shift_) - 1);
+    return {code_.signs + slot, code_.magnitudes + slot * magnitudes_, code_.weights + slot * weights_};
+  }
+
+  const bf16* means() const { return code_.means; }
+
+  /// Asks for all that the kernels read of a token.
+  void prefetch(const simd::code_address& a) const {
+    const std::int64_t pitch = std::int64_t{1} << page_shift_;
+    for (std::int64_t j = 0; j < plane_; ++j) __builtin_prefetch(a.signs + j * pitch);
+    for (std::int64_t j = 0; j < magnitudes_; j += 64) __builtin_prefetch(a.magnitudes + j);
+    __builtin_prefetch(a.magnitudes + magnitudes_ - 1);
+    for (std::int64_t j = 0; j < weights_; j += 32) __builtin_prefetch(a.weights + j);
+  }
+
+ private:
+  key_columns columns_;
+  const std::int32_t* pages_;
+  std::int64_t head_;
+  int page_shift_;
+  std::int64_t plane_;
+  std::int64_t magnitudes_;
+  std::int64_t weights_;
+  std::int64_t page_ = -1;
+  page_code<false> code_;
+};
+
+/// Up to code_block candidates: their codes, and the term of each one's page.
+struct block {
+  int n = 0;
+  simd::code_address keys[simd::code_block];
+  float terms[most_group_heads][simd::code_block];
+};
+
+/// Logits of candidates [first, last) by the kernels of a given instruction set.
+template <class E>
+void rerank_range(const simd::rerank_table& kernels, const head_view<E>& from, const key_sketch& sketch, const simd::code_format& format,
+                  const prepared& queries, std::span<const std::int32_t> ids, std::int64_t first, std::int64_t last,
+                  tensor_view<float, 2> logits) {
+  const auto G = static_cast<int>(logits.extents[0]);
+  const int D = format.dim;
+  code_finder finder(from, sketch);
+  float page_terms[most_group_heads] = {};                                                          // (G)
+  block blocks[2];
+  block *now = &blocks[0], *next = &blocks[1];
+  const auto fill = [&](block& b, std::int64_t begin) {
+    b.n = static_cast<int>(std::clamp<std::int64_t>(last - begin, 0, simd::code_block));
+    for (int t = 0; t < b.n; ++t) {
+      bool moved = false;
+      b.keys[t] = finder.find(ids[static_cast<std::size_t>(begin + t)], moved);
+      finder.prefetch(b.keys[t]);
+      if (moved && sketch.centre) kernels.mean_dots(queries.plain, plain_pitch(D), G, finder.means(), D, page_terms);
+      for (int g = 0; g < G; ++g) b.terms[g][t] = page_terms[g];
+    }
+  };
+  float sums[most_group_heads * simd::code_block];                                                  // (padded heads, code_block)
+  fill(*now, first);
+  for (std::int64_t begin = first; begin < last; begin += simd::code_block) {
+    fill(*next, begin + simd::code_block);
+    kernels.code_sums(format, queries.whole, whole_pitch(D), static_cast<int>(padded_heads(G)), now->keys, now->n, sums);
+    for (int g = 0; g < G; ++g) kernels.logits(queries.units[g], sums + g * simd::code_block, now->terms[g], now->n, logits.at(g, begin));
+    std::swap(now, next);
+  }
+}
+
+/// rerank by the kernels of a given instruction set.
+template <int Bits, class E>
+void rerank(const simd::rerank_table& kernels, const host& exec, const key_sketch& sketch, const head_view<E>& from,
+            const group_queries& queries, std::span<const std::int32_t> ids, tensor_view<float, 2> logits, std::span<std::byte> scratch) {
+  const std::int64_t D = from.rows.key_dim, C = logits.extents[1];
+  const whole_levels levels = whole_levels_of<Bits>(sketch, static_cast<int>(D));
+  const float scale = queries.scale != 0 ? queries.scale : 1 / std::sqrt(static_cast<float>(D));
+  void* start = scratch.data();
+  std::size_t space = scratch.size();
+  const prepared ready = prepare(queries, scale, levels.unit, sketch.centre, static_cast<std::byte*>(std::align(64, 1, start, space)));
+  simd::code_format format;
+  format.dim = static_cast<int>(D);
+  format.subspace = sketch.weights == key_sketch::weighting::key ? 0 : sketch.subspace;
+  format.magnitude_bits = Bits - 1;
+  format.sign_pitch = from.rows.page_tokens;
+  format.levels = levels.all.data();
+  format.last_levels = levels.last.data();
+  format.last = levels.last_from;
+  for_each_task(exec, ceil_div(C, task_tokens), [&](std::int64_t task) {
+    rerank_range(kernels, from, sketch, format, ready, ids, task * task_tokens, std::min(C, (task + 1) * task_tokens), logits);
+  });
+}
+
+}  // namespace host_rsq
+
+/// Bytes of scratch that `rerank` needs for a group of G heads of D dims, however many candidates. A pure function of its arguments.
+template <int Bits>
+constexpr std::int64_t rerank_scratch(const host&, const rsq_ip<Bits>&, int key_dim, std::int64_t heads) {
+  return 64 + host_rsq::prepared_bytes(heads, key_dim);
+}
+
+/// Logits of candidates for every head of a group, from their codes.
+///
+/// what        see rsq_ip; one page mean is read for each run of candidates of one page
+/// shapes      ids (C), ascending tokens whose pages are encoded; logits (G, C), rows dense; queries.plain (G, D) where the sketch has a
+///             centre, queries.rotated (G, D)
+/// units       logits in nats, scaled
+/// cost        (2 + bits) D / 8 + 2 D / m bytes a candidate; all heads for little more than one
+/// exactness   the same bits for every instruction set and any number of threads; a key that is never found gets NaN
+/// errors      usage_error for shapes that do not fit; ids are not checked
+template <int Bits, element E>
+void rerank(const host& exec, const rsq_ip<Bits>& policy, const key_sketch& sketch, const head_view<E>& from, const group_queries& queries,
+            std::span<const std::int32_t> ids, tensor_view<float, 2> logits, std::span<std::byte> scratch,
+            call_site where = call_site::here()) {
+  const std::int64_t G = queries.rotated.extents[0], D = from.rows.key_dim, C = static_cast<std::int64_t>(ids.size());
+  require(is_valid(sketch), "rerank: the sketch is none that keys can have", where);
+  require_range("rerank: bits of the sketch", sketch.bits, Bits, Bits, where);
+  require_range("rerank: key_dim", D, 1, 576, where);
+  require_range("rerank: heads of the group", G, 1, most_group_heads, where);
+  require_shape("rerank: rotated queries", queries.rotated, {G, D}, where);
+  if (sketch.centre) require_shape("rerank: plain queries", queries.plain, {G, D}, where);
+  require_shape("rerank: logits", logits, {G, C}, where);
+  require(logits.strides[1] == 1 || C <= 1, "rerank: rows of logits must be dense", where);
+  require(static_cast<std::int64_t>(scratch.size()) >= rerank_scratch(exec, policy, static_cast<int>(D), G),
+          "rerank: scratch is smaller than rerank_scratch", where);
+  host_rsq::rerank<Bits>(simd::rerank_kernels(), exec, sketch, from, queries, ids, logits, scratch);
+}
+
+}  // namespace kvx
