@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds the decode loop, and runs it on a real model (SmolLM2-135M-Instruct).
+#
+# usage: bash examples/run.sh [option...]
+#   (nothing)      reads a long document, decodes through each cache type, prints a table, asks for a pass key
+#   --prompt TEXT  generates text
+#   --help         lists all options
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=$root/build/examples
+log=$build/run.log
+mkdir -p "$build"
+: >"$log"
+
+step() {  # step <what> <command...>: silent when it succeeds, the whole log when it fails
+  echo "kvx: $1" >&2
+  shift
+  "$@" >>"$log" 2>&1 || { cat "$log" >&2; echo "kvx: failed: $*" >&2; exit 1; }
+}
+
+has() {  # has <option>: whether the caller gave it
+  local argument
+  for argument in "${arguments[@]}"; do [ "$argument" != "$1" ] || return 0; done
+  return 1
+}
+arguments=("$@")
+
+bash "$root/cmake/install-dependencies.sh" build/packages >&2
+launcher=()
+if command -v ccache >/dev/null; then launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+step "configuring" cmake -S "$root" -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D KVX_BUILD_TESTS=OFF -D KVX_BUILD_BENCH=OFF "${launcher[@]}"
+step "building" cmake --build "$build" --target decode_loop
+loop=$build/examples/decode_loop/decode_loop
+
+# Threads that wait give their core away soon: other programs run here too.
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
+
+if has --help || has -h || has --replay || has --model; then exec "$loop" "$@"; fi
+
+if ! model=$(bash "$root/examples/model.sh" "$root/build/model"); then
+  if has --prompt || has --text || has --dump-trace || has --bench-prompt; then
+    echo "kvx: no model, and what was asked for needs one" >&2
+    exit 1
+  fi
+  echo "kvx: no model and no network to fetch it: attention alone, over a recorded trace of it" >&2
+  exec "$loop" --replay "$root/examples/data/layer13.kvxtrace" "$@"
+fi
+
+text=()
+if ! has --text && ! has --prompt && ! has --bench-prompt; then
+  own=$build/own_text.txt  # the document: this repository's pages and headers
+  (cd "$root" && find README.md CHANGELOG.md docs include -name '*.md' -o -name '*.hpp' -o -name '*.cuh' | LC_ALL=C sort | xargs -r cat) >"$own"
+  text=(--text "$own")
+fi
+exec "$loop" --model "$model" "${text[@]}" "$@"
