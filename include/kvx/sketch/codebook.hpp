@@ -61,9 +61,8 @@ constexpr void newton_step(const Density& density, lloyd_cells<N>& cells) {
 
 /// Cells at which Lloyd's iteration stands still.
 ///
-/// what        cells of half as many, each cut at its centroid, then Newton's method: that start is so close that one step brings
-///             fine cells within 1e-4 of their width
-/// exactness   double; up to 16 cells borders are within 1e-9 of the fixed point
+/// what        cells of half as many, each cut at its centroid, then Newton's method
+/// exactness   double; up to 8 cells borders are within 1e-8 of the fixed point, more cells within 1e-4 of their width
 template <std::size_t N, class Density>
 constexpr lloyd_cells<N> lloyd_max(const Density& density) {
   lloyd_cells<N> cells;
@@ -75,7 +74,7 @@ constexpr lloyd_cells<N> lloyd_max(const Density& density) {
     }
   }
   cells.borders[N] = density.end();
-  constexpr int steps = N > 16 ? 1 : 5;
+  constexpr int steps = N > 8 ? 3 : 4;
   for (int step = 0; step < steps; ++step) newton_step(density, cells);
   return cells;
 }

@@ -20,8 +20,9 @@ constexpr double constant_asin(double x) {
   double z = x / (1 + constant_sqrt((1 - x) * (1 + x)));
   z = z / (1 + constant_sqrt(1 + z * z));
   z = z / (1 + constant_sqrt(1 + z * z));
+  const double square = z * z;
   double sum = 0;
-  for (int k = 23; k >= 1; k -= 2) sum = 1.0 / k - z * z * sum;
+  for (int k = 21; k >= 1; k -= 2) sum = 1.0 / k - square * sum;
   return 8 * z * sum;
 }
 static_assert(constant_asin(1) > 1.570796326794895 && constant_asin(1) < 1.570796326794898 && constant_asin(0) == 0);

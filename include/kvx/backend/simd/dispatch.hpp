@@ -2,6 +2,8 @@
 // The inner kernels for every instruction set in one program, whatever flags it is compiled with, and the choice among them.
 
 #include <kvx/backend/simd/bytes_baseline.hpp>
+#include <kvx/backend/simd/encode_lanes_baseline.hpp>
+#include <kvx/backend/simd/encode_table.hpp>
 #include <kvx/backend/simd/lanes_baseline.hpp>
 #include <kvx/backend/simd/level.hpp>
 #include <kvx/backend/simd/rerank_lanes_baseline.hpp>
@@ -22,6 +24,7 @@
 
 namespace kvx::simd::baseline {
 #include <kvx/backend/simd/kernels.hpp>
+#include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
 }  // namespace kvx::simd::baseline
@@ -35,9 +38,11 @@ namespace kvx::simd::baseline {
 #endif
 #include <kvx/backend/simd/bytes_avx2.hpp>
 #include <kvx/backend/simd/lanes_avx2.hpp>
+#include <kvx/backend/simd/encode_lanes_avx2.hpp>
 #include <kvx/backend/simd/rerank_lanes_avx2.hpp>
 namespace kvx::simd::avx2 {
 #include <kvx/backend/simd/kernels.hpp>
+#include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
 }  // namespace kvx::simd::avx2
@@ -51,9 +56,11 @@ namespace kvx::simd::avx2 {
 #endif
 #include <kvx/backend/simd/bytes_avx512.hpp>
 #include <kvx/backend/simd/lanes_avx512.hpp>
+#include <kvx/backend/simd/encode_lanes_avx512.hpp>
 #include <kvx/backend/simd/rerank_lanes_avx512.hpp>
 namespace kvx::simd::avx512 {
 #include <kvx/backend/simd/kernels.hpp>
+#include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
 }  // namespace kvx::simd::avx512
@@ -78,6 +85,18 @@ inline const kernel_table& kernels_of(instruction_set s) {
 #endif
   return baseline::kernels;
 }
+
+/// The encode kernels of one set, which the processor must support.
+inline const encode_table& encode_kernels_of(instruction_set s) {
+#if defined(__x86_64__)
+  if (s == instruction_set::avx512) return avx512::encode_kernel_table;
+  if (s == instruction_set::avx2) return avx2::encode_kernel_table;
+#endif
+  return baseline::encode_kernel_table;
+}
+
+/// The encode kernels of this process; see simd_level().
+inline const encode_table& encode_kernels() { return encode_kernels_of(simd_level().used); }
 
 /// The rerank kernels of one set, which the processor must support.
 inline const rerank_table& rerank_kernels_of(instruction_set s) {
