@@ -1,0 +1,157 @@
+// Memory that runs out at any allocation of any call leaves everything as it was. Replaces operator new for this whole program.
+
+#include <support/failing_allocator.hpp>
+#include <support/feed.hpp>
+
+#include <kvx/kvx.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <optional>
+#include <vector>
+
+// Not inlined: a compiler that sees malloc behind new and free behind delete warns of a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return kvx::test::allocations::make(bytes, alignof(std::max_align_t)); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t a) {
+  return kvx::test::allocations::make(bytes, static_cast<std::size_t>(a));
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace {
+
+using namespace kvx;
+using test::allocation_failure, test::allocations, test::append_all, test::counts, test::feed, test::snapshot, test::tokens;
+
+template <class Layout>
+struct fixture {
+  using cache_type = cache<host, spec<Layout, test::checksum_index>>;
+  test::failing_resource memory;
+  host exec{.threads = 1, .parallel = serial(), .memory = &memory};
+  geometry g{.layers = 3,
+             .kv_heads = 2,
+             .query_heads = 4,
+             .max_tokens = 300,
+             .max_sequences = 4,
+             .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::window(9, 2)},
+             .rollback = 16};
+  cache_type c{exec, {}, g};
+  sequence a = c.open(exec);
+  sequence b{}, spare{};
+
+  fixture() {
+    feed(c, exec, a, tokens(1, 30));
+    b = c.fork(exec, a);
+    feed(c, exec, b, tokens(300, 1));
+    spare = c.fork(exec, a);  // shares the last page of a
+    spare = (c.close(exec, spare), c.fork(exec, a, 20));
+  }
+
+  /// Fails allocation 0, 1, 2, ... of the call until none fails; it must throw each time before, and change nothing.
+  template <class Call>
+  std::int64_t survive(const char* what, const Call& call) {
+    CAPTURE(what);
+    for (std::int64_t n = 0; n < 1000; ++n) {
+      CAPTURE(n);
+      const auto before = counts(c.stats());
+      const auto bits_a = snapshot(c, a), bits_b = snapshot(c, b);
+      bool threw = false, failed = false;
+      {
+        const allocation_failure failure(n);
+        try {
+          call();
+        } catch (const std::bad_alloc&) {
+          threw = true;
+        }
+        failed = failure.happened();
+      }
+      if (failed) REQUIRE(threw);
+      if (!threw) return n;
+      REQUIRE(counts(c.stats()) == before);
+      REQUIRE(snapshot(c, a) == bits_a);
+      REQUIRE(snapshot(c, b) == bits_b);
+    }
+    FAIL("never succeeds");
+    return -1;
+  }
+};
+
+template <element E, int P>
+using paged_of = paged<E, page_shape{.tokens = P, .key_dim = 5, .value_dim = 3}, zones{.sink = 2, .local = 3}>;
+template <element E, int P>
+using slabs_of = contiguous<E, page_shape{.tokens = P, .key_dim = 5, .value_dim = 3}, zones{.sink = 2, .local = 3}>;
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("every call survives every failing allocation", L, paged_of<float, 4>, paged_of<half, 16>, slabs_of<bf16, 4>) {
+  fixture<L> x;
+  auto& [memory, exec, g, c, a, b, spare] = x;
+  const std::vector<test::token> ids = tokens(600, 26);
+  const auto k = test::rows_of<float>(ids, test::part::key, 0, 2, 5), v = test::rows_of<float>(ids, test::part::value, 0, 2, 3),
+             q = test::rows_of<float>(ids, test::part::query, 0, 4, 5);
+  std::vector<float> out(26 * 4 * 3);
+
+  CHECK(x.survive("close", [&] { c.close(exec, spare); }) == 0);  // it allocates nothing
+  std::optional<sequence> opened;
+  x.survive("open", [&] { opened = c.open(exec); });
+  x.survive("close", [&] { c.close(exec, *opened); });
+  std::optional<sequence> fork;
+  CHECK(x.survive("fork", [&] { fork = c.fork(exec, a); }) > 0);
+  c.close(exec, *fork);
+  x.survive("fork of the first tokens", [&] { fork = c.fork(exec, a, 26); });
+  CHECK(x.survive("truncate", [&] { c.truncate(exec, *fork, 20); }) == 0);
+
+  std::optional<step> step;
+  CHECK(x.survive("begin", [&] { step = c.begin(exec, {{a, 20}, {b, 0}, {*fork, 6}}); }) > 5);
+  for (int layer = 0; layer < 3; ++layer) {
+    CHECK(x.survive("append", [&] { c.append(exec, *step, layer, k.data(), v.data()); }) == 0);
+    CHECK(x.survive("attend", [&] { c.attend(exec, *step, layer, q.data(), out.data()); }) == 0);
+  }
+  CHECK(x.survive("commit", [&] { c.commit(exec, *step); }) > 0);
+  CHECK(c.length(a) == 50);
+  step.reset();
+  x.survive("page tables", [&] { c.pages(0, std::vector<sequence>{a, b}); });
+  x.survive("stats", [&] { c.stats(); });
+  for (const sequence s : {a, b, *fork}) c.close(exec, s);
+  CHECK(c.stats().pages_used == 0);
+}
+
+TEST_CASE("a step that fails while it is begun gives everything back, shared pages too") {
+  fixture<paged_of<float, 16>> x;
+  x.c.close(x.exec, x.spare);
+  const sequence f = x.c.fork(x.exec, x.a);
+  const auto bits = snapshot(x.c, f);
+  // Scratch of a prompt: the one allocation that begin takes from the backend's memory.
+  const auto before = counts(x.c.stats());
+  x.memory.until_failure = 0;
+  CHECK_THROWS_AS(x.c.begin(x.exec, {{f, 120}, {x.a, 40}}), std::bad_alloc);
+  CHECK(x.memory.until_failure == -1);
+  CHECK(counts(x.c.stats()) == before);
+  CHECK(snapshot(x.c, f) == bits);
+  CHECK_NOTHROW(x.c.begin(x.exec, {{f, 120}, {x.a, 40}}));
+}
+
+TEST_CASE("a cache that cannot be built leaves nothing behind") {
+  fixture<paged_of<float, 4>> x;
+  const std::int64_t blocks = x.memory.blocks;
+  using cache_type = decltype(x.c);
+  for (std::int64_t n = 0; n < 1000; ++n) {
+    try {
+      const allocation_failure failure(n);
+      const cache_type c(x.exec, {}, x.g);
+      if (failure.happened()) FAIL("a failure was swallowed");
+      CHECK(n > 10);
+      break;
+    } catch (const std::bad_alloc&) {
+      CHECK(x.memory.blocks == blocks);
+    }
+  }
+  x.memory.until_failure = 0;
+  CHECK_THROWS_AS(cache_type(x.exec, {}, x.g), std::bad_alloc);
+  CHECK(x.memory.blocks == blocks);
+}
