@@ -106,7 +106,7 @@ inline void sign_scores_of(const sign_scan& s, const scan_page& page, const std:
       factor.first[v] = factor.second[v] = bytes::set_words(32767);
       best.first[v] = best.second[v] = bytes::set_words(-32768);
     }
-    if (s.norms) norm_factors(page.norms + t, s.reference, factor);
+    if (page.norms != nullptr) norm_factors(page.norms + t, s.reference, factor);
     const std::uint8_t* tables = s.tables;
     for (int g = 0; g < s.heads; g += scan_heads) {
       const int count = s.heads - g < scan_heads ? s.heads - g : scan_heads;
@@ -124,7 +124,7 @@ inline void sign_scores_of(const sign_scan& s, const scan_page& page, const std:
       const bytes::w first = bytes::multiply(bytes::subtract_words(best.first[v], low), gain);
       const bytes::w second = bytes::multiply(bytes::subtract_words(best.second[v], low), gain);
       bytes::b score = bytes::larger(bytes::clamp(first, second), bytes::set(1));
-      if (s.norms) score = bytes::zero_where_zero(score, bytes::load(page.norms + t + v * bytes::width));
+      if (page.norms != nullptr) score = bytes::zero_where_zero(score, bytes::load(page.norms + t + v * bytes::width));
       bytes::store(scores + t + v * bytes::width, score);
     }
   }
@@ -192,7 +192,9 @@ inline void vote_scores(const vote_scan& s, const scan_page& page, std::uint8_t*
     }
     for (int v = 0; v < scan_vectors; ++v) {
       const bytes::b votes_of_key = bytes::clamp(bytes::shift_words(votes.first[v], s.shift), bytes::shift_words(votes.second[v], s.shift));
-      bytes::store(scores + t + v * bytes::width, bytes::add(votes_of_key, bytes::set(1)));
+      bytes::b score = bytes::add(votes_of_key, bytes::set(1));
+      if (page.norms != nullptr) score = bytes::zero_where_zero(score, bytes::load(page.norms + t + v * bytes::width));
+      bytes::store(scores + t + v * bytes::width, score);
     }
   }
 }

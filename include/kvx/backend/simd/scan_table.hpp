@@ -53,7 +53,6 @@ struct sign_scan {
   const std::int16_t* centres = nullptr;
   int heads = 0;
   int planes = 0;
-  bool norms = false;
   std::uint8_t reference = 0;
   std::int16_t low = 0;
   std::int16_t gain = 0;
@@ -73,7 +72,8 @@ struct vote_scan {
   int shift = 0;
 };
 
-/// Columns of one page of one head. `pitch` bytes from one plane byte of a key to its next; tokens a multiple of scan_block.
+/// Columns of one page of one head; norms null: all norms count as the reference. Keys of norm byte 0 get score 0. `pitch` bytes from one
+/// plane byte of a key to its next; tokens a multiple of scan_block.
 struct scan_page {
   const std::uint8_t* signs = nullptr;
   const std::uint8_t* norms = nullptr;

@@ -1,0 +1,67 @@
+#pragma once
+// The integer arithmetic behind the byte that an index of sign buckets gives to a key, and the cut through a histogram of such bytes.
+
+#include <kvx/core/annotate.hpp>
+
+#include <cstdint>
+
+namespace kvx {
+
+/// Score of keys that are never proposed: those without a norm, and places outside the searched tokens. All others have 1..255.
+inline constexpr std::uint8_t no_score = 0;
+
+/// The nearest word, and the nearest for NaN: the smallest.
+KVX_HD constexpr std::int16_t word_of(double x) {
+  if (!(x > -32768)) return -32768;
+  if (x >= 32767) return 32767;
+  return static_cast<std::int16_t>(x < 0 ? x - 0.5 : x + 0.5);
+}
+KVX_HD constexpr std::int16_t saturated(std::int32_t x) { return static_cast<std::int16_t>(x > 32767 ? 32767 : x < -32768 ? -32768 : x); }
+
+/// x y / 2^15, rounded to nearest, halves up.
+KVX_HD constexpr std::int16_t scaled(std::int16_t x, std::int16_t y) { return saturated((x * y + 0x4000) >> 15); }
+
+/// Score of a key for one head, in words.
+///
+/// what        ((sum, scaled by the head's ratio) + centre, scaled by the key's norm) + offset; every step saturates
+/// units       sum: (S - middle) * steps, S the sum of the key's table entries; factor: norm over the reference times 2^15;
+///             offset: page mean and log-sum-exp of the head
+KVX_HD constexpr std::int16_t head_score(std::int16_t sum, std::int16_t ratio, std::int16_t centre, std::int16_t factor,
+                                         std::int16_t offset) {
+  return saturated(scaled(saturated(scaled(sum, ratio) + centre), factor) + offset);
+}
+
+/// The byte of the largest of the heads' scores.
+KVX_HD constexpr std::uint8_t score_byte(std::int16_t best, std::int16_t low, std::int16_t gain) {
+  const std::int16_t x = scaled(saturated(best - low), gain);
+  return static_cast<std::uint8_t>(x < 1 ? 1 : x > 255 ? 255 : x);
+}
+static_assert(score_byte(-32768, 0, 256) == 1 && score_byte(32767, -16384, 256) == 255 && score_byte(128, -128, 256) == 2);
+
+/// Which keys a search takes: all with a score above `level`, and of those with that score the first `ties`.
+struct candidate_cut {
+  int level = 255;
+  std::int64_t ties = 0;
+  std::int64_t count = 0;  ///< keys taken in all
+};
+
+/// The cut that takes `wanted` keys of the highest scores, or all that have a score.
+///
+/// shapes      histogram (256): keys of each score; those of no_score are not looked at
+KVX_HD constexpr candidate_cut cut_of(const std::uint32_t* histogram, std::int64_t wanted) {
+  candidate_cut cut;
+  for (int level = 255; level > no_score && cut.count < wanted; --level) {
+    const std::int64_t left = wanted - cut.count;
+    cut.level = level;
+    cut.ties = histogram[level] < left ? histogram[level] : left;
+    cut.count += cut.ties;
+  }
+  return cut;
+}
+static_assert([] {
+  std::uint32_t histogram[256] = {9, 4, 3};
+  const candidate_cut some = cut_of(histogram, 5), all = cut_of(histogram, 100), none = cut_of(histogram, 0);
+  return some.level == 1 && some.ties == 2 && some.count == 5 && all.count == 7 && all.ties == 4 && none.count == 0 && none.ties == 0;
+}());
+
+}  // namespace kvx

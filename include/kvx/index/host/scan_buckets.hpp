@@ -1,0 +1,156 @@
+#pragma once
+// The scan on the host: one byte for every key of a head, and how many keys have each byte.
+
+#include <kvx/backend/host.hpp>
+#include <kvx/backend/simd/dispatch.hpp>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/element.hpp>
+#include <kvx/index/bucket_score.hpp>
+#include <kvx/index/sign_buckets.hpp>
+#include <kvx/layout/page_shape.hpp>
+#include <kvx/sketch/key_sketch.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace kvx {
+
+/// The keys of one head that a search looks at: tokens [begin, end) of a page table, by their columns.
+///
+/// shapes      pages (ceil(end / P)); entries before that of `begin` are not read
+struct bucket_zone {
+  page_shape page;
+  key_columns columns;
+  std::int64_t head = 0;
+  const std::int32_t* pages = nullptr;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  std::int64_t first_page() const { return begin / page.tokens; }
+  std::int64_t last_page() const { return end > begin ? ceil_div(end, page.tokens) : first_page(); }
+  const std::byte* block(sketch_column c, std::int64_t i) const { return columns[c].at(pages[i], head); }
+};
+
+/// A prepared query of a group: made by prepare_sign_sums or prepare_votes in memory of the caller, then read by any number of scans.
+struct bucket_query {
+  bucket_scoring::rule score = bucket_scoring::rule::sign_sum;
+  int dim = 0;
+  bool norms = false;  ///< keys have norm bytes
+  simd::sign_scan sums;
+  simd::vote_scan votes;
+  const float* page_queries = nullptr;   ///< (heads, page_pitch): see scan_table::page_dots; null: pages add nothing
+  std::int64_t page_pitch = 0;
+  const double* page_scales = nullptr;   ///< (heads) words for one unit of a page dot, 24 significant bits: products are exact
+  const double* head_offsets = nullptr;  ///< (heads) what the head adds, in words
+};
+
+/// Heads of a group at most.
+inline constexpr int most_group_heads = 256;
+
+/// What a page adds to each head's score, in words.
+inline void page_offsets(const simd::scan_table& kernels, const bucket_query& q, const std::byte* mean, std::int16_t* offsets) {
+  float dots[most_group_heads];
+  if (q.page_queries != nullptr) {
+    kernels.page_dots(q.page_queries, q.page_pitch, q.sums.heads, reinterpret_cast<const bf16*>(mean), q.dim, dots);
+  }
+  for (int g = 0; g < q.sums.heads; ++g) {
+    const double product = q.page_queries != nullptr ? q.page_scales[g] * static_cast<double>(dots[g]) : 0;
+    offsets[g] = word_of(product + q.head_offsets[g]);
+  }
+}
+
+/// Adds the counts of n bytes to four tables: neighbours often have the same score, and would wait for each other in one.
+inline void count_scores(const std::uint8_t* scores, std::int64_t n, std::uint32_t (&counts)[4][256]) {
+  std::int64_t t = 0;
+  for (; t + 8 <= n; t += 8) {
+    std::uint64_t x;
+    std::memcpy(&x, scores + t, 8);
+    for (int j = 0; j < 8; ++j) ++counts[j % 4][x >> 8 * j & 255];
+  }
+  for (; t < n; ++t) ++counts[0][scores[t]];
+}
+
+/// Asks for the columns of a page that the scan will read soon.
+inline void prefetch_block(const std::byte* block, std::int64_t bytes) {
+  for (std::int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(block + b, 0, 3);
+}
+
+/// Scores of whole pages, without regard to begin and end. scores (tokens of the page).
+inline void score_page(const simd::scan_table& kernels, const bucket_query& q, const bucket_zone& z, std::int64_t i, std::uint8_t* scores) {
+  const int planes = plane_bytes(q.dim), tokens = z.page.tokens;
+  simd::scan_page page{reinterpret_cast<const std::uint8_t*>(z.block(column_signs, i)), nullptr, tokens, tokens};
+  if (q.norms) page.norms = reinterpret_cast<const std::uint8_t*>(z.block(column_norms, i));
+  std::int16_t offsets[most_group_heads];
+  if (q.score == bucket_scoring::rule::sign_sum) {
+    page_offsets(kernels, q, q.page_queries != nullptr ? z.block(column_means, i) : nullptr, offsets);
+  }
+  // A page of less than a block is laid out as a block; what lies beyond its tokens is scored and dropped.
+  std::uint8_t signs[plane_bytes(576) * simd::scan_block], norms[simd::scan_block] = {}, bytes[simd::scan_block];
+  const bool small = tokens < simd::scan_block;
+  if (small) {
+    for (int p = 0; p < planes; ++p) {
+      std::memset(signs + p * simd::scan_block, 0, simd::scan_block);
+      std::memcpy(signs + p * simd::scan_block, page.signs + p * tokens, static_cast<std::size_t>(tokens));
+    }
+    if (q.norms) std::memcpy(norms, page.norms, static_cast<std::size_t>(tokens));
+    page = {signs, q.norms ? norms : nullptr, simd::scan_block, simd::scan_block};
+  }
+  std::uint8_t* const out = small ? bytes : scores;
+  if (q.score == bucket_scoring::rule::sign_sum) {
+    kernels.sign_scores(q.sums, page, offsets, out);
+  } else {
+    kernels.vote_scores(q.votes, page, out);
+  }
+  if (small) std::memcpy(scores, bytes, static_cast<std::size_t>(tokens));
+}
+
+/// Scores the keys of some pages of a zone.
+///
+/// what        the score byte of every token; tokens of these pages outside [begin, end) get no_score and are not counted
+/// shapes      scores ((last - first) * P): token (first * P + i) at i; histogram (256), to which the counts are added: scans of
+///             other pages, on other threads with histograms of their own, give the same sums
+/// exactness   integers: the same bytes for every instruction set, compiler and split of the pages
+/// cost        reads signs, norms and page means once: 21 bytes a key at D 128, whatever the size of the group
+/// errors      usage_error where pages or spans do not fit the zone
+inline void scan_buckets(const host&, const bucket_query& q, const bucket_zone& z, std::int64_t first, std::int64_t last,
+                         std::span<std::uint8_t> scores, std::span<std::uint32_t, 256> histogram, call_site where = call_site::here()) {
+  require_range("scan_buckets: first page", first, z.first_page(), z.last_page(), where);
+  require_range("scan_buckets: last page", last, first, z.last_page(), where);
+  const std::int64_t tokens = z.page.tokens;
+  require(static_cast<std::int64_t>(scores.size()) >= (last - first) * tokens, "scan_buckets: scores are fewer than the pages' tokens",
+          where);
+  const simd::scan_table& kernels = simd::scan_kernels();
+  std::uint32_t counts[4][256] = {};
+  for (std::int64_t i = first; i < last; ++i) {
+    if (i + 1 < last) {
+      prefetch_block(z.block(column_signs, i + 1), plane_bytes(q.dim) * tokens);
+      if (q.norms) prefetch_block(z.block(column_norms, i + 1), tokens);
+      if (q.page_queries != nullptr) prefetch_block(z.block(column_means, i + 1), q.dim * 2);
+    }
+    std::uint8_t* const out = scores.data() + (i - first) * tokens;
+    score_page(kernels, q, z, i, out);
+    const std::int64_t from = std::max<std::int64_t>(z.begin - i * tokens, 0);
+    const std::int64_t to = std::min<std::int64_t>(z.end - i * tokens, tokens);
+    std::fill(out, out + from, no_score);
+    std::fill(out + to, out + tokens, no_score);
+    count_scores(out + from, to - from, counts);
+  }
+  for (std::size_t s = 0; s < 256; ++s) histogram[s] += counts[0][s] + counts[1][s] + counts[2][s] + counts[3][s];
+}
+
+/// The tokens of the highest scores, ascending.
+///
+/// what        those that the cut takes: ties go to the lowest token. The cut's ties are used up, so scores may come in pieces, in order
+/// shapes      scores (n) of tokens first, first + 1, ...; out at least as many as are taken, in all pieces at most cut.count
+/// cost        one pass over the scores
+inline std::int64_t select_candidates(const host&, std::span<const std::uint8_t> scores, std::int64_t first, candidate_cut& cut,
+                                      std::int32_t* out) {
+  return simd::scan_kernels().select(scores.data(), static_cast<std::int64_t>(scores.size()), cut.level, cut.ties,
+                                     static_cast<std::int32_t>(first), out);
+}
+
+}  // namespace kvx

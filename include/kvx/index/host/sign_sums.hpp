@@ -1,0 +1,332 @@
+#pragma once
+// Preparation of a search by sign sums: from the queries of a group to byte tables, and to a scale that fits the keys at hand.
+
+#include <kvx/core/bits.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/math.hpp>
+#include <kvx/core/tensor_view.hpp>
+#include <kvx/index/host/scan_buckets.hpp>
+#include <kvx/sketch/key_norm.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <numbers>
+#include <span>
+#include <utility>
+
+namespace kvx {
+
+/// Queries of one group.
+///
+/// rotated     (G, D) divided by the balance and rotated, as the keys' codes are
+/// plain       (G, D) as they are: they meet the page means. Not read where the sketch has no centre or no norms
+/// lse         (G) log-sum-exp of each head's resident logits in nats, or null; what is not finite counts as 0
+/// scale       of the softmax, > 0
+struct bucket_queries {
+  tensor_view<const float, 2> rotated;
+  tensor_view<const float, 2> plain;
+  const float* lse = nullptr;
+  float scale = 1;
+};
+
+/// Hands out parts of a block of memory, each at a multiple of 64 bytes.
+struct scratch_parts {
+  std::byte* data = nullptr;
+  std::int64_t used = 0;
+
+  template <class T>
+  T* take(std::int64_t count) {
+    T* const part = data != nullptr ? reinterpret_cast<T*>(data + used) : nullptr;
+    used += round_up(count * static_cast<std::int64_t>(sizeof(T)), 64);
+    return part;
+  }
+};
+
+/// Where the prepared parts lie.
+struct sign_sum_parts {
+  std::uint8_t* tables;
+  std::int16_t* ratios;
+  std::int16_t* centres;
+  float* page_queries;
+  double* page_scales;
+  double* head_offsets;
+  float* mean_queries;  ///< (2, D)
+
+  static constexpr std::int64_t page_pitch(int dim) { return round_up(dim, 16); }
+
+  sign_sum_parts(scratch_parts& s, int dim, int heads)
+      : tables(s.take<std::uint8_t>(std::int64_t{32} * plane_bytes(dim) * heads)),
+        ratios(s.take<std::int16_t>(heads)),
+        centres(s.take<std::int16_t>(heads)),
+        page_queries(s.take<float>(page_pitch(dim) * heads)),
+        page_scales(s.take<double>(heads)),
+        head_offsets(s.take<double>(heads)),
+        mean_queries(s.take<float>(2 * dim)) {}
+};
+
+/// Bytes that prepare_sign_sums needs, at an address that is a multiple of 64; the prepared query lives in them.
+inline std::int64_t sign_sum_bytes(int dim, int heads) {
+  scratch_parts s;
+  sign_sum_parts(s, dim, heads);
+  return s.used;
+}
+
+/// x with 24 significant bits, so that its product with a float is exact in double.
+inline double with_float_precision(double x) {
+  const auto bits = __builtin_bit_cast(std::uint64_t, x);
+  return __builtin_bit_cast(double, (bits + (std::uint64_t{1} << 28)) & ~((std::uint64_t{1} << 29) - 1));
+}
+
+inline bool all_finite(const float* x, int n) {
+  return std::all_of(x, x + n, [](float v) { return v - v == 0; });
+}
+
+/// Tables of one head, in units of 1 / `c` of a coordinate: entry i of four coordinates is the floor of c times the sum of |q_j| over
+/// those whose sign is bit j of i. The sum of a key's entries then is c (|q|_1 + sum_j sign_j q_j) / 2, less what the floors took.
+///
+/// c           so that sums fit: all largest entries together 255 up to 32 plane bytes, beyond it the largest entry 63
+/// returns     c and the sum of all entries, which is 16 times the mean sum; c 0 for the query 0
+inline std::pair<double, std::int64_t> fill_sign_tables(const float* q, int dim, std::uint8_t* tables, std::int64_t pitch) {
+  const int planes = plane_bytes(dim);
+  double whole = 0, largest = 0;
+  for (int d = 0; d < dim; d += 4) {
+    double sum = 0;
+    for (int j = d; j < std::min(d + 4, dim); ++j) sum += std::fabs(static_cast<double>(q[j]));
+    whole += sum;
+    largest = std::max(largest, sum);
+  }
+  const bool wide = planes > simd::narrow_planes;
+  const double c = whole > 0 ? (wide ? 63 / largest : 255 / whole) : 0;
+  std::int64_t total = 0;
+  for (int p = 0; p < planes; ++p) {
+    for (int half = 0; half < 2; ++half) {
+      for (int i = 0; i < 16; ++i) {
+        double sum = 0;
+        for (int j = 0; j < 4; ++j) {
+          const int d = 8 * p + 4 * half + j;
+          if (d < dim && (q[d] >= 0) == (i >> j & 1)) sum += std::fabs(static_cast<double>(q[d]));
+        }
+        const int entry = static_cast<int>(c * sum);
+        tables[p * pitch + 16 * half + i] = static_cast<std::uint8_t>(entry);
+        total += entry;
+      }
+    }
+  }
+  return {c, total};
+}
+
+/// A query as the page dots want it: a power of two times itself, largest component in [1/4, 1/2), 16 significant bits. Returns the
+/// power of two that undoes it.
+inline double fill_page_query(const float* q, int dim, float* out) {
+  float largest = 0;
+  for (int d = 0; d < dim; ++d) largest = std::max(largest, std::fabs(q[d]));
+  int exponent = 0;
+  std::frexp(largest, &exponent);
+  std::fill(out, out + sign_sum_parts::page_pitch(dim), 0.0f);
+  for (int d = 0; d < dim; ++d) {
+    const auto x = static_cast<float>(std::ldexp(static_cast<double>(q[d]), -exponent - 1));
+    const auto bits = __builtin_bit_cast(std::uint32_t, x);
+    if (std::fabs(x) > 0x1p-40f) out[d] = __builtin_bit_cast(float, (bits + 0x7fu + (bits >> 8 & 1u)) & ~0xffu);
+  }
+  return std::ldexp(1.0, exponent + 1);
+}
+
+/// Pages that stand for the zone when a scale is chosen: 2,048 tokens, at least four pages.
+constexpr std::int64_t sampled_pages(int page_tokens) { return std::max(2048 / page_tokens, 4); }
+
+/// Calls visit(i, from, to) for the sampled pages of the zone, evenly apart: slots [from, to) of entry i of the page table.
+template <class Visit>
+void for_sampled_pages(const bucket_zone& z, const Visit& visit) {
+  const std::int64_t first = z.first_page(), n = z.last_page() - first, count = std::min(n, sampled_pages(z.page.tokens));
+  for (std::int64_t s = 0; s < count; ++s) {
+    const std::int64_t i = first + s * n / count, start = i * z.page.tokens;
+    visit(i, std::max<std::int64_t>(z.begin - start, 0), std::min<std::int64_t>(z.end - start, z.page.tokens));
+  }
+}
+
+/// The norm byte that counts as 1: the largest of the sampled keys, at most 8 times (24 steps) their median.
+inline std::uint8_t reference_norm(const bucket_zone& z) {
+  std::uint32_t histogram[256] = {};
+  std::int64_t keys = 0, below = 0;
+  for_sampled_pages(z, [&](std::int64_t i, std::int64_t from, std::int64_t to) {
+    const std::byte* const norms = z.block(column_norms, i);
+    for (std::int64_t t = from; t < to; ++t) {
+      if (norms[t] == std::byte{never_found}) continue;
+      ++histogram[static_cast<std::uint8_t>(norms[t])];
+      ++keys;
+    }
+  });
+  if (keys == 0) return 128;
+  int median = 0, largest = 255;
+  while (2 * below < keys) below += histogram[++median];
+  while (histogram[largest] == 0) --largest;
+  return static_cast<std::uint8_t>(std::min(largest, median + 24));
+}
+
+/// low and gain such that bytes spread over what the sampled keys score: from the lowest twentieth to an eighth above the largest.
+inline void fit_bytes(bucket_query& q, const bucket_zone& z) {
+  constexpr int coarse = 128;  // words of a byte of the first look
+  q.sums.low = -16384;
+  q.sums.gain = 32768 / coarse;
+  std::uint32_t histogram[256] = {};
+  std::array<std::uint8_t, 65536> scores;
+  for_sampled_pages(z, [&](std::int64_t i, std::int64_t from, std::int64_t to) {
+    score_page(simd::scan_kernels(), q, z, i, scores.data());
+    for (std::int64_t t = from; t < to; ++t) ++histogram[scores[static_cast<std::size_t>(t)]];
+  });
+  std::int64_t keys = 0, below = 0;
+  for (int s = 1; s < 256; ++s) keys += histogram[s];
+  if (keys == 0) return;
+  int lowest = 0, largest = 255;
+  while (20 * below <= keys) below += histogram[++lowest];
+  while (histogram[largest] == 0) --largest;
+  const int width = (largest + 2 - lowest) * coarse * 9 / 8;
+  q.sums.low = static_cast<std::int16_t>((lowest - 1) * coarse - 16384);
+  q.sums.gain = static_cast<std::int16_t>(255 * 32768 / std::max(width, 256));
+}
+
+/// Prepares a search by sign sums.
+///
+/// what        tables of every head's query, or of their mean; then one scale for all heads, from at most 2,048 tokens of the zone. The
+///             score of a key is the largest over heads of  scale (kappa norm sum_j sign_j q~_j + q.mean of its page) - lse,
+///             kappa = sqrt(2 / (pi D)), as a word and then a byte: bucket_score.hpp. Without norms there is no norm, mean and lse in it
+/// shapes      see bucket_queries; scratch sign_sum_bytes, at a multiple of 64 bytes; it must outlive the query
+/// exactness   the same bits everywhere: sums in double in ascending order, products of floats exact
+/// errors      usage_error for shapes that do not fit. A head whose query is not finite is left out; without any, all scores are equal
+/// cost        about 40 D a head, and the scan of 2,048 tokens
+inline bucket_query prepare_sign_sums(const host&, const key_sketch& sketch, bucket_scoring::query of, const bucket_zone& z,
+                                      const bucket_queries& in, std::span<std::byte> scratch, call_site where = call_site::here()) {
+  const int dim = z.page.key_dim, planes = plane_bytes(dim);
+  require(is_valid(z.page), "prepare_sign_sums: no valid page shape", where);
+  require_range("prepare_sign_sums: group", in.rotated.extents[0], 1, most_group_heads, where);
+  require_range("prepare_sign_sums: components of a rotated query", in.rotated.extents[1], dim, dim, where);
+  require(in.scale > 0 && in.scale < infinity, "prepare_sign_sums: scale must be positive and finite", where);
+  const bool paged = sketch.centre && sketch.norms;
+  if (paged) require_shape("prepare_sign_sums: plain", in.plain, {in.rotated.extents[0], dim}, where);
+  const int group = static_cast<int>(in.rotated.extents[0]);
+  const bool mean = of == bucket_scoring::query::mean_query;
+  const int heads = mean ? 1 : group;
+  require(static_cast<std::int64_t>(scratch.size()) >= sign_sum_bytes(dim, heads),
+          "prepare_sign_sums: scratch is smaller than sign_sum_bytes", where);
+  scratch_parts memory{scratch.data()};
+  const sign_sum_parts part(memory, dim, heads);
+
+  const auto row = [&](const tensor_view<const float, 2>& view, int g, float* out) {
+    for (int d = 0; d < dim; ++d) out[d] = *view.at(g, d);
+  };
+  float rotated[576], plain[576];                                       // (D)
+  const auto load_head = [&](int g) {
+    row(in.rotated, g, rotated);
+    if (paged) row(in.plain, g, plain);
+    return all_finite(rotated, dim) && (!paged || all_finite(plain, dim));
+  };
+  bool any = true;
+  if (mean) {
+    double sum[576] = {}, plain_sum[576] = {};
+    int finite = 0;
+    for (int g = 0; g < group; ++g) {
+      if (!load_head(g)) continue;
+      ++finite;
+      for (int d = 0; d < dim; ++d) sum[d] += static_cast<double>(rotated[d]);
+      for (int d = 0; paged && d < dim; ++d) plain_sum[d] += static_cast<double>(plain[d]);
+    }
+    any = finite > 0;
+    for (int d = 0; d < dim; ++d) {
+      part.mean_queries[d] = any ? static_cast<float>(sum[d] / finite) : 0;
+      part.mean_queries[dim + d] = any ? static_cast<float>(plain_sum[d] / finite) : 0;
+    }
+  }
+
+  bucket_query q;
+  q.dim = dim;
+  q.norms = sketch.norms;
+  q.sums = {part.tables, part.ratios, part.centres, heads, planes, 128, -16384, 256};
+  if (sketch.norms) q.sums.reference = reference_norm(z);
+  if (paged) q.page_queries = part.page_queries;
+  q.page_pitch = sign_sum_parts::page_pitch(dim);
+  q.page_scales = part.page_scales;
+  q.head_offsets = part.head_offsets;
+
+  // Per head: the unit of its sums and of its page dots in nats, its log-sum-exp.
+  struct head_units {
+    double sum, page, lse;
+    std::int64_t entries;
+    bool used;
+  };
+  std::array<head_units, most_group_heads> units;
+  const bool wide = planes > simd::narrow_planes;
+  const int steps = wide ? simd::wide_steps : simd::narrow_steps, middle = wide ? simd::wide_middle : simd::narrow_middle;
+  const double kappa = std::sqrt(2 / (std::numbers::pi * dim));
+  const double norm = sketch.norms ? static_cast<double>(norm_of(q.sums.reference)) : 1;
+  double largest_unit = 0;
+  for (int g = 0; g < heads; ++g) {
+    head_units& u = units[static_cast<std::size_t>(g)];
+    const bool used = mean ? any : load_head(g);
+    if (mean) {
+      std::copy_n(part.mean_queries, dim, rotated);
+      std::copy_n(part.mean_queries + dim, dim, plain);
+    } else if (!used) {
+      std::fill_n(rotated, dim, 0.0f);
+      std::fill_n(plain, dim, 0.0f);
+    }
+    // tables of up to four heads lie side by side, plane by plane
+    const int side = std::min(simd::scan_heads, heads - g / simd::scan_heads * simd::scan_heads);
+    std::uint8_t* const tables =
+        part.tables + std::int64_t{32} * planes * (g / simd::scan_heads * simd::scan_heads) + 32 * (g % simd::scan_heads);
+    const auto [c, entries] = fill_sign_tables(rotated, dim, tables, 32 * side);
+    const double undo = paged ? fill_page_query(plain, dim, part.page_queries + g * q.page_pitch) : 0;
+    const bool offset = !mean && sketch.norms && in.lse != nullptr && in.lse[g] - in.lse[g] == 0;
+    u = {c > 0 ? 2 * static_cast<double>(in.scale) * kappa * norm / c : 0, static_cast<double>(in.scale) * undo,
+         offset ? static_cast<double>(in.lse[g]) : 0, entries, used};
+    if (used) largest_unit = std::max(largest_unit, u.sum);
+  }
+
+  // Scores are taken relative to the mean over sampled pages of what page and head add, the best head counting.
+  double base = 0, spread = 0;
+  {
+    std::array<double, sampled_pages(1)> tops;
+    std::int64_t pages = 0;
+    for_sampled_pages(z, [&](std::int64_t i, std::int64_t, std::int64_t) {
+      float dots[most_group_heads] = {};
+      if (paged) {
+        simd::scan_kernels().page_dots(part.page_queries, q.page_pitch, heads, reinterpret_cast<const bf16*>(z.block(column_means, i)), dim,
+                                       dots);
+      }
+      bool found = false;
+      double top = 0;
+      for (int g = 0; g < heads; ++g) {
+        const head_units& u = units[static_cast<std::size_t>(g)];
+        if (!u.used || !(dots[g] - dots[g] == 0)) continue;
+        const double value = u.page * static_cast<double>(dots[g]) - u.lse;
+        top = found ? std::max(top, value) : value;
+        found = true;
+      }
+      if (found) tops[static_cast<std::size_t>(pages++)] = top;
+    });
+    double sum = 0;
+    for (std::int64_t p = 0; p < pages; ++p) sum += tops[static_cast<std::size_t>(p)];
+    if (pages > 0) base = sum / static_cast<double>(pages);
+    for (std::int64_t p = 0; p < pages; ++p) spread = std::max(spread, std::fabs(tops[static_cast<std::size_t>(p)] - base));
+  }
+
+  // One word in nats: no head's ratio above 3/4, and pages within a quarter of the range.
+  double word = std::max(largest_unit / (steps * 0.75), spread / 8192);
+  if (!(word > 0)) word = 1;
+  for (int g = 0; g < heads; ++g) {
+    const head_units& u = units[static_cast<std::size_t>(g)];
+    const auto ratio = u.used ? static_cast<std::int64_t>(32768 * (u.sum / word) / steps) : 0;
+    part.ratios[g] = static_cast<std::int16_t>(std::min<std::int64_t>(ratio, 24576));
+    // (middle - mean sum) steps ratio / 2^15, the mean sum being entries / 16
+    const std::int64_t centre = (16 * middle - u.entries) * steps * part.ratios[g];
+    part.centres[g] = saturated(static_cast<std::int32_t>((centre + (1 << 18)) >> 19));
+    part.page_scales[g] = u.used ? with_float_precision(u.page / word) : 0;
+    part.head_offsets[g] = u.used ? (-u.lse - base) / word : -1e9;
+  }
+  fit_bytes(q, z);
+  return q;
+}
+
+}  // namespace kvx
