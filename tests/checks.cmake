@@ -35,17 +35,17 @@ else()
   kvx_left_out(check/format clang-format)
 endif()
 
-foreach(compiler KVX_GXX KVX_CLANGXX)
+set(names g++ clang++)
+set(compilers KVX_GXX KVX_CLANGXX)
+foreach(name compiler IN ZIP_LISTS names compilers)
   if(${compiler})
-    cmake_path(GET ${compiler} FILENAME name)
-    string(REGEX REPLACE "-.*" "" name "${name}")
     kvx_check(headers_alone/${name} "${Python3_EXECUTABLE}" "${checks}/compile_alone.py" "${PROJECT_SOURCE_DIR}" 1 .hpp
               "${${compiler}}" ${strict} -fsyntax-only)
     kvx_check(refused/${name} "${Python3_EXECUTABLE}" "${checks}/compile_fail.py" "${PROJECT_SOURCE_DIR}/tests/compile_fail"
               "${${compiler}}" ${strict} "-I${PROJECT_SOURCE_DIR}/include" -fsyntax-only)
   else()
-    kvx_left_out(check/headers_alone/${compiler} ${compiler})
-    kvx_left_out(check/refused/${compiler} ${compiler})
+    kvx_left_out(check/headers_alone/${name} ${name})
+    kvx_left_out(check/refused/${name} ${name})
   endif()
 endforeach()
 
