@@ -72,6 +72,18 @@ foreach(level IN LISTS levels)
   endforeach()
 endforeach()
 
+# Tests that lean on each other show it in another order.
+if(matrix GREATER_EQUAL 3)
+  foreach(seed 1 2 3)
+    foreach(program IN LISTS programs)
+      cmake_path(GET program FILENAME name)
+      string(REGEX REPLACE "^test_" "" stem "${name}")
+      add_test(NAME order${seed}/${stem} COMMAND ${name} --order-by=rand --rand-seed=${seed})
+      set_tests_properties(order${seed}/${stem} PROPERTIES LABELS variant TIMEOUT 900 ENVIRONMENT KVX_TEST_OPERATIONS=1000)
+    endforeach()
+  endforeach()
+endif()
+
 # The integer stages print what they decided; every compiler, flag and instruction set must print the same.
 file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/bits/*.cpp")
 string(REPLACE ";" "," level_list "${levels}")
