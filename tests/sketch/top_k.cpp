@@ -1,0 +1,122 @@
+// Selection of the k largest equals a full sort with the stated tie rule, whatever the scores.
+
+#include <kvx/core/math.hpp>
+#include <kvx/sketch/host/top_k.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <span>
+#include <vector>
+
+using namespace kvx;
+
+namespace {
+
+/// The definition: a stable sort by descending score without NaN, cut, and put in order of position.
+std::vector<std::int32_t> sorted(std::span<const float> scores, std::int64_t k) {
+  std::vector<std::int32_t> positions;
+  for (std::size_t t = 0; t < scores.size(); ++t) {
+    if (!std::isnan(scores[t])) positions.push_back(static_cast<std::int32_t>(t));
+  }
+  std::stable_sort(positions.begin(), positions.end(), [&](std::int32_t a, std::int32_t b) {
+    return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)];
+  });
+  positions.resize(static_cast<std::size_t>(std::min<std::int64_t>(k, static_cast<std::int64_t>(positions.size()))));
+  std::sort(positions.begin(), positions.end());
+  return positions;
+}
+
+void check(std::span<const float> scores, std::int64_t k) {
+  CAPTURE(scores.size());
+  CAPTURE(k);
+  const auto expected = sorted(scores, k);
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(std::min<std::int64_t>(k, static_cast<std::int64_t>(scores.size()))), -1);
+  const top_k_result result = top_k(host{}, scores, k, std::span(positions));
+  const auto nans = std::count_if(scores.begin(), scores.end(), [](float x) { return std::isnan(x); });
+  CHECK(result == top_k_result{static_cast<std::int64_t>(expected.size()), nans});
+  positions.resize(expected.size());
+  CHECK(positions == expected);
+}
+
+void check_every_k(const std::vector<float>& scores) {
+  for (std::int64_t k = 0; k <= static_cast<std::int64_t>(scores.size()) + 2; ++k) check(scores, k);
+}
+
+std::vector<float> normal_scores(std::size_t n, float spread, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, spread);
+  std::vector<float> scores(n);
+  for (float& x : scores) x = normal(random);
+  return scores;
+}
+
+}  // namespace
+
+TEST_CASE("every k of random scores") {
+  check_every_k({});
+  check_every_k({3});
+  check_every_k(normal_scores(97, 1, 1));
+  check_every_k(normal_scores(64, 1e30f, 2));
+}
+
+TEST_CASE("ties go to the lowest position: equal scores, zeros of both signs, few different values") {
+  check_every_k(std::vector<float>(50, 1.5f));
+  std::vector<float> zeros(40);
+  for (std::size_t t = 0; t < zeros.size(); ++t) zeros[t] = t % 3 == 0 ? -0.0f : 0.0f;
+  check_every_k(zeros);
+  std::mt19937 random(3);
+  std::vector<float> few(200);
+  for (float& x : few) x = static_cast<float>(static_cast<int>(random() % 5) - 2);
+  check_every_k(few);
+}
+
+TEST_CASE("NaN is never taken and is counted; infinities have their place") {
+  std::vector<float> scores = normal_scores(60, 1, 4);
+  scores[0] = scores[7] = quiet_nan;
+  scores[8] = -quiet_nan;
+  scores[9] = scores[30] = infinity;
+  scores[10] = scores[31] = -infinity;
+  check_every_k(scores);
+  check_every_k(std::vector<float>(20, quiet_nan));
+  check_every_k(std::vector<float>(20, -infinity));
+}
+
+TEST_CASE("scores that differ in one bit, at every bit") {
+  for (int bit = 0; bit < 31; ++bit) {
+    std::vector<float> scores;
+    for (std::uint32_t i = 0; i < 24; ++i) {
+      const std::uint32_t bits = (0x2a55aa55u ^ (i % 2) << bit) | (i % 3 == 0 ? 0x80000000u : 0);
+      float x = 0;
+      std::memcpy(&x, &bits, sizeof x);
+      scores.push_back(x);
+    }
+    check_every_k(scores);
+  }
+}
+
+TEST_CASE("many scores: probabilities over decades, ascending, descending, near the largest float") {
+  std::vector<float> scores = normal_scores(100'000, 4, 5);
+  for (float& x : scores) x = std::exp(x - 12);
+  for (const std::int64_t k : {1, 2, 511, 512, 5'000, 50'000, 99'999, 100'000}) check(scores, k);
+  std::sort(scores.begin(), scores.end());
+  for (const std::int64_t k : {1, 512, 99'999}) check(scores, k);
+  std::reverse(scores.begin(), scores.end());
+  for (const std::int64_t k : {1, 512, 99'999}) check(scores, k);
+  for (float& x : scores) x = std::min(largest_float, x * 1e38f);
+  for (const std::int64_t k : {1, 512, 99'999}) check(scores, k);
+}
+
+TEST_CASE("misuse is refused") {
+  const std::vector<float> scores = {1, 2, 3};
+  std::vector<std::int32_t> positions(2);
+  CHECK_THROWS_AS(top_k(host{}, scores, -1, std::span(positions)), usage_error);
+  CHECK_THROWS_AS(top_k(host{}, scores, 3, std::span(positions)), usage_error);
+  CHECK_NOTHROW(top_k(host{}, scores, 2, std::span(positions)));
+}
