@@ -31,6 +31,7 @@ if(KVX_CLANG_FORMAT)
        "${PROJECT_SOURCE_DIR}/bench/*")
   list(FILTER sources INCLUDE REGEX "\\.(hpp|cpp|cuh|cu)$")
   kvx_check(format "${KVX_CLANG_FORMAT}" --dry-run -Werror ${sources})
+  add_custom_target(format COMMAND "${KVX_CLANG_FORMAT}" -i ${sources} VERBATIM)  # cmake --build build/default --target format
 else()
   kvx_left_out(check/format clang-format)
 endif()
