@@ -36,6 +36,6 @@ struct group_queries {
 };
 
 /// Most heads of a group.
-inline constexpr int most_group_heads = 128;
+inline constexpr int most_rerank_heads = 128;
 
 }  // namespace kvx

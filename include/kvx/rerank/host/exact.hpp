@@ -49,7 +49,7 @@ void rerank(const host& exec, const exact& policy, const key_sketch&, const head
             call_site where = call_site::here()) {
   const std::int64_t G = queries.plain.extents[0], D = from.rows.key_dim, C = static_cast<std::int64_t>(ids.size());
   require_range("rerank: key_dim", D, 1, 576, where);
-  require_range("rerank: heads of the group", G, 1, most_group_heads, where);
+  require_range("rerank: heads of the group", G, 1, most_rerank_heads, where);
   require_shape("rerank: plain queries", queries.plain, {G, D}, where);
   require_shape("rerank: logits", logits, {G, C}, where);
   require(logits.strides[1] == 1 || C <= 1, "rerank: rows of logits must be dense", where);
@@ -73,7 +73,7 @@ void rerank(const host& exec, const exact& policy, const key_sketch&, const head
     const std::int64_t last = std::min(C, (task + 1) * host_exact::task_tokens);
     const E* addresses[2][simd::block_tokens];
     const E **now = addresses[0], **next = addresses[1];
-    float scores[most_group_heads * simd::block_tokens];                                            // (G, block_tokens)
+    float scores[most_rerank_heads * simd::block_tokens];                                            // (G, block_tokens)
     const auto find = [&](std::int64_t begin, const E** rows) {
       const auto n = static_cast<int>(std::clamp<std::int64_t>(last - begin, 0, simd::block_tokens));
       for (int t = 0; t < n; ++t) {

@@ -112,7 +112,7 @@ class code_finder {
 struct block {
   int n = 0;
   simd::code_address keys[simd::code_block];
-  float terms[most_group_heads][simd::code_block];
+  float terms[most_rerank_heads][simd::code_block];
 };
 
 /// Logits of candidates [first, last) by the kernels of a given instruction set.
@@ -123,7 +123,7 @@ void rerank_range(const simd::rerank_table& kernels, const head_view<E>& from, c
   const auto G = static_cast<int>(logits.extents[0]);
   const int D = format.dim;
   code_finder finder(from, sketch);
-  float page_terms[most_group_heads] = {};                                                          // (G)
+  float page_terms[most_rerank_heads] = {};                                                          // (G)
   block blocks[2];
   block *now = &blocks[0], *next = &blocks[1];
   const auto fill = [&](block& b, std::int64_t begin) {
@@ -136,7 +136,7 @@ void rerank_range(const simd::rerank_table& kernels, const head_view<E>& from, c
       for (int g = 0; g < G; ++g) b.terms[g][t] = page_terms[g];
     }
   };
-  float sums[most_group_heads * simd::code_block];                                                  // (padded heads, code_block)
+  float sums[most_rerank_heads * simd::code_block];                                                  // (padded heads, code_block)
   fill(*now, first);
   for (std::int64_t begin = first; begin < last; begin += simd::code_block) {
     fill(*next, begin + simd::code_block);
@@ -194,7 +194,7 @@ void rerank(const host& exec, const rsq_ip<Bits>& policy, const key_sketch& sket
   require(is_valid(sketch), "rerank: the sketch is none that keys can have", where);
   require_range("rerank: bits of the sketch", sketch.bits, Bits, Bits, where);
   require_range("rerank: key_dim", D, 1, 576, where);
-  require_range("rerank: heads of the group", G, 1, most_group_heads, where);
+  require_range("rerank: heads of the group", G, 1, most_rerank_heads, where);
   require_shape("rerank: rotated queries", queries.rotated, {G, D}, where);
   if (sketch.centre) require_shape("rerank: plain queries", queries.plain, {G, D}, where);
   require_shape("rerank: logits", logits, {G, C}, where);
