@@ -39,6 +39,31 @@ inline void key_sums(const E* rows, std::int64_t stride, int n, int dim, float* 
   if (d < dim) key_sums_of<E, 1, true>(rows, stride, n, dim, d, sums);
 }
 
+/// lane_position of a set: its own text, which the linker cannot merge with that of another.
+template <class E>
+[[gnu::always_inline]] inline int position(int d) {
+  constexpr bool pairs = lane_position<E>(1, lanes::width) != 1;
+  constexpr int W = lanes::width;
+  return pairs ? d / (2 * W) * (2 * W) + d % 2 * W + d % (2 * W) / 2 : d;
+}
+
+template <class E>
+inline void key_mean(float* sums, int dim, float count, bf16* mean) {
+  constexpr int step = 2 * lanes::width;
+  const int whole = (dim + step - 1) / step * step;
+  bf16 rounded[encode_pitch];
+  for (int d = 0; d < whole; d += lanes::width) lanes::store(sums + d, lanes::div(lanes::load(sums + d), lanes::set(count)));
+  narrow(sums, whole, rounded);
+  widen(rounded, whole, sums);
+  for (int d = 0; d < whole; d += lanes::width) {
+    const lanes::f m = lanes::load(sums + d);
+    const lanes::mask finite = lanes::less(encode_lanes::absolute(m), lanes::set(__builtin_inff()));
+    lanes::store(sums + d, lanes::select(finite, m, lanes::set(0)));
+  }
+  narrow(sums, whole, rounded);
+  for (int d = 0; d < dim; ++d) mean[d] = rounded[position<E>(d)];
+}
+
 /// flip(balance_d (v_d - centre_d)) for the components d of a vector in lane order.
 [[gnu::always_inline]] inline lanes::f prepared(const encode_task& task, lanes::f v, int d) {
   v = lanes::mul(lanes::sub(v, lanes::load(task.centre + d)), lanes::load(task.balance + d));
@@ -49,7 +74,7 @@ inline void key_sums(const E* rows, std::int64_t stride, int n, int dim, float* 
 template <class E>
 inline void load_columns(const encode_task& task, const E* rows, std::int64_t stride, int n, float* x) {
   constexpr int W = lanes::width;
-  constexpr bool pairs = lane_position<E>(1, W) == W;  // a chunk is even components, then odd ones
+  constexpr bool pairs = lane_position<E>(1, W) != 1;  // a chunk is even components, then odd ones
   for (int d = 0; d < task.dim; d += 2 * W) {
     const bool whole = d + 2 * W <= task.dim;
     const typename chunk<E>::tail rest(whole ? 0 : task.dim - d);
@@ -308,7 +333,7 @@ inline void encode_keys(const encode_task& task, const E* rows, std::int64_t str
 
 inline constexpr encode_table encode_kernel_table = {
     lanes::width,
-    {key_sums<float>, encode_keys<float>},
-    {key_sums<half>, encode_keys<half>},
-    {key_sums<bf16>, encode_keys<bf16>},
+    {key_sums<float>, key_mean<float>, encode_keys<float>},
+    {key_sums<half>, key_mean<half>, encode_keys<half>},
+    {key_sums<bf16>, key_mean<bf16>, encode_keys<bf16>},
 };

@@ -54,6 +54,8 @@ template <class E>
 struct encode_functions {
   /// sums[lane_position(d)] = rows[0][d] + rows[1][d] + ... in float, in this order; sums (encode_pitch).
   void (*sum)(const E* rows, std::int64_t stride, int n, int dim, float* sums);
+  /// sums = sums / count, rounded to bf16, 0 where that is not finite, in lane order; mean (dim) the same in natural order.
+  void (*mean)(float* sums, int dim, float count, bf16* mean);
   /// Encodes the keys of slots [slot, slot + n) of the page; `rows` is the row of slot 0, square_norms (n) those of the keys.
   void (*encode)(const encode_task& task, const E* rows, std::int64_t stride, int slot, int n, float* square_norms);
 };

@@ -3,6 +3,7 @@
 
 #include <kvx/backend/host.hpp>
 #include <kvx/backend/simd/dispatch.hpp>
+#include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/layout/row_view.hpp>
 #include <kvx/sketch/codebook.hpp>
@@ -81,36 +82,30 @@ key_encoder<E> make_key_encoder(const key_sketch& sketch, int dim, const simd::e
   return encoder;
 }
 
-/// The mean of the keys without NaN and infinity, ascending sums in float; 0 where it is not finite in E or bf16, and without such keys.
+/// The mean of the keys without NaN and infinity, summed in ascending order in float, rounded to bf16; 0 where that is not finite, and
+/// where there is no such key.
 ///
-/// what        a sum is finite exactly if all its terms are (or it overflowed), so keys are looked at one by one only where one is not
-/// shapes      rows (tokens, stride); mean (encode_pitch) in lane order; stored (dim), null: not wanted
+/// what        a sum that is finite has finite terms, so keys are looked at one by one only where one is not
+/// shapes      rows (tokens, stride); mean (encode_pitch) in lane order; stored (dim)
 template <element E>
 void mean_key(const simd::encode_table& kernels, const E* rows, std::int64_t stride, int tokens, int dim, float* mean, bf16* stored) {
-  const auto finite = [&](const float* x) {
-    return std::all_of(x, x + simd::encode_pitch, [](float y) { return y - y == 0; });
-  };
+  const auto& of = kernels.template of<E>();
+  const auto finite = [&](const float* x) { return simd::kernels().all_finite(x, round_up(dim, simd::padding)); };
   std::fill_n(mean, simd::encode_pitch, 0.0f);
-  kernels.template of<E>().sum(rows, stride, tokens, dim, mean);
+  of.sum(rows, stride, tokens, dim, mean);
   int count = tokens;
   if (!finite(mean)) {
     std::fill_n(mean, simd::encode_pitch, 0.0f);
-    alignas(64) std::array<float, simd::encode_pitch> key{};
     count = 0;
     for (int t = 0; t < tokens; ++t) {
-      kernels.template of<E>().sum(rows + t * stride, stride, 1, dim, key.data());
+      alignas(64) std::array<float, simd::encode_pitch> key{};
+      of.sum(rows + t * stride, stride, 1, dim, key.data());
       if (!finite(key.data())) continue;
       for (std::size_t d = 0; d < key.size(); ++d) mean[d] += key[d];
       ++count;
     }
   }
-  for (int d = 0; d < dim; ++d) {
-    float& m = mean[simd::lane_position<E>(d, kernels.lanes)];
-    bf16 rounded = count > 0 ? round_to<bf16>(m / static_cast<float>(count)) : bf16{};
-    if (!(to_float(rounded) - to_float(rounded) == 0)) rounded = {};
-    m = to_float(rounded);
-    if (stored != nullptr) stored[d] = rounded;
-  }
+  of.mean(mean, dim, static_cast<float>(std::max(count, 1)), stored);
 }
 
 /// Gives a key the code of one that is never found.
