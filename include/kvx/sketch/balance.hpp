@@ -1,0 +1,118 @@
+#pragma once
+// The balance of a head: the diagonal that brings the variance of the keys and the energy of the queries into the same channels.
+
+#include <kvx/core/check.hpp>
+#include <kvx/core/element.hpp>
+#include <kvx/core/rounded.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvx {
+
+/// Which channels a rotary embedding turns into each other, among the first `dims` ones: 2 i with 2 i + 1, or i with i + dims / 2.
+struct rope_pairs {
+  enum class order : std::uint8_t { none, interleaved, halves };
+  order channels = order::none;
+  int dims = 0;
+
+  /// The channel that d is turned with; d itself beyond the rotary ones.
+  constexpr int partner(int d) const {
+    if (channels == order::none || d >= dims / 2 * 2) return d;
+    if (channels == order::interleaved) return d ^ 1;
+    return d < dims / 2 ? d + dims / 2 : d - dims / 2;
+  }
+  friend constexpr bool operator==(const rope_pairs&, const rope_pairs&) = default;
+};
+static_assert(rope_pairs{rope_pairs::order::halves, 64}.partner(40) == 8 && rope_pairs{rope_pairs::order::interleaved, 64}.partner(64) == 64);
+
+/// Running moments of the keys and queries of one KV head, and the balance that follows from them.
+///
+/// what        a_d = (E q_d^2 / Var k_d)^(1/4), with k' = a (k - c) and q' = q / a; the two channels of a RoPE pair share the means of
+///             both moments, since positions turn them into each other
+/// shapes      keys, queries (D)
+/// exactness   sums in double in the order of the calls, products rounded: the same bits everywhere
+/// cost        3 D operations a row
+/// errors      usage_error: a dim below 1. Rows with NaN or infinity are left out. Channels without variance or energy count as 1e-6 of
+///             the mean channel; where no query was seen, or fewer than two keys, or nothing varies, the balance is 1
+/// source      ours: algorithms/pariskv.md section 7; the geometric mean of Cov(k)^-1 and E q q^T, both taken as diagonal
+class balance_moments {
+ public:
+  explicit balance_moments(int dim, call_site where = call_site::here()) : dim_(dim) {
+    require(dim >= 1, "balance_moments: dim is at least 1", where);
+    for (auto* sums : {&key_sums_, &key_squares_, &query_squares_}) sums->assign(static_cast<std::size_t>(dim), 0);
+  }
+
+  template <element E>
+  void add_key(const E* key) {
+    if (!is_finite(key)) return;
+    ++keys_;
+    for (std::size_t d = 0; d < key_sums_.size(); ++d) {
+      const double k = to_float(key[d]);
+      key_sums_[d] += k;
+      key_squares_[d] += k * k;  // exact in double
+    }
+  }
+
+  template <element E>
+  void add_query(const E* query) {
+    if (!is_finite(query)) return;
+    ++queries_;
+    for (std::size_t d = 0; d < query_squares_.size(); ++d) {
+      const double q = to_float(query[d]);
+      query_squares_[d] += q * q;
+    }
+  }
+
+  std::int64_t keys() const { return keys_; }
+  std::int64_t queries() const { return queries_; }
+
+  /// The balance.   a (D)
+  void balance(const rope_pairs& pairs, float* a) const {
+    std::fill_n(a, dim_, 1.0f);
+    if (keys_ < 2 || queries_ == 0) return;
+    const auto n = static_cast<double>(keys_);
+    std::vector<double> variances, energies;
+    for (std::size_t d = 0; d < key_sums_.size(); ++d) {
+      const double mean = key_sums_[d] / n;
+      variances.push_back(std::max(key_squares_[d] / n - rounded_product(mean, mean), 0.0));
+      energies.push_back(query_squares_[d] / static_cast<double>(queries_));
+    }
+    const double least_variance = floor_of(variances);
+    const double least_energy = floor_of(energies);
+    if (!(least_variance > 0) || !(least_energy > 0)) return;
+    for (int d = 0; d < dim_; ++d) {
+      const auto i = static_cast<std::size_t>(d);
+      const auto j = static_cast<std::size_t>(pairs.partner(d));
+      const double variance = std::max((variances[i] + variances[j]) / 2, least_variance);
+      const double energy = std::max((energies[i] + energies[j]) / 2, least_energy);
+      a[d] = static_cast<float>(std::sqrt(std::sqrt(energy / variance)));
+    }
+  }
+
+  friend bool operator==(const balance_moments&, const balance_moments&) = default;
+
+ private:
+  template <element E>
+  bool is_finite(const E* row) const {
+    return std::all_of(row, row + dim_, [](E x) { return to_float(x) - to_float(x) == 0; });
+  }
+
+  static double floor_of(const std::vector<double>& x) {
+    double sum = 0;
+    for (const double v : x) sum += v;
+    return 1e-6 * (sum / static_cast<double>(x.size()));
+  }
+
+  int dim_;
+  std::int64_t keys_ = 0;
+  std::int64_t queries_ = 0;
+  std::vector<double> key_sums_;       // (D)
+  std::vector<double> key_squares_;    // (D)
+  std::vector<double> query_squares_;  // (D)
+};
+
+}  // namespace kvx
