@@ -1,7 +1,9 @@
 #pragma once
 // The compositions that people ask for by name.
 
+#include <kvx/index/sign_buckets.hpp>
 #include <kvx/layout/paged.hpp>
+#include <kvx/rerank/rsq_ip.hpp>
 #include <kvx/spec.hpp>
 
 namespace kvx {
@@ -9,5 +11,16 @@ namespace kvx {
 /// Every row kept, every row attended to: what the other compositions are measured against.
 template <element E, int KeyDim, int ValueDim = KeyDim>
 using full = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}>>;
+
+/// ParisKV with our defaults: keys relative to their page's mean, candidates by sign sums and norms of the most interested head, 4-bit
+/// reranking, the softmax sum over the group.
+template <element E, int KeyDim, int ValueDim = KeyDim>
+using paris_kv = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}>,
+                      sign_buckets<>, rsq_ip<4>>;
+
+/// ParisKV as published: neither centre nor norms, votes of the mean query, the mean over the group (set `reranker.rule`).
+template <element E, int KeyDim, int ValueDim = KeyDim>
+using paris_kv_faithful = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}>,
+                               sign_buckets<key_sketch{.centre = false, .balance = false, .norms = false}, voting>, rsq_ip<4>>;
 
 }  // namespace kvx

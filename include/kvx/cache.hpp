@@ -2,6 +2,7 @@
 // The cache: sequences of rows for all layers of a model, written and attended to in steps.
 
 #include <kvx/attend/host/dense.hpp>
+#include <kvx/attend/host/retrieve.hpp>
 #include <kvx/backend/host.hpp>
 #include <kvx/cache_plan.hpp>
 #include <kvx/cache_stats.hpp>
@@ -13,6 +14,7 @@
 #include <kvx/layout/host/rows.hpp>
 #include <kvx/layout/page_csr.hpp>
 #include <kvx/layout/sequence_book.hpp>
+#include <kvx/sketch/host/sketch_writer.hpp>
 #include <kvx/spec.hpp>
 #include <kvx/step.hpp>
 
@@ -31,14 +33,33 @@ namespace kvx {
 
 /// How `attend` computes.
 ///
+/// keep        retrieved tokens that take part, per KV head, where the composition retrieves
+/// breadth     how many candidates the index proposes for them
+/// path        `by_length`: prompts (more than 32 new tokens of a sequence) and short sequences attend densely; or say which
 /// scale       multiplies q.k; 0 means 1 / sqrt(D)
 /// soft_cap    c > 0 replaces a score s by c tanh(s / c), after scaling
 /// lse         optional, (N, Q): log of the sum of exp(score), in nats; -inf where nothing was seen
 struct attend_options {
+  enum class route : std::uint8_t { by_length, dense, retrieve };
+
+  std::int64_t keep = 256;
+  search_breadth breadth = {};
+  route path = route::by_length;
   float scale = 0;
   float soft_cap = 0;
   float* lse = nullptr;
 };
+
+/// What fills the columns of a composition: an encoder where they are a key sketch, else the index itself.
+template <class Spec>
+auto column_writer(const host&, const Spec& spec) {
+  if constexpr (reads_sketch<typename Spec::index_type>) {
+    using E = typename Spec::layout_type::element_type;
+    return sketch_writer<E>{make_key_encoder<E, Spec::sketch.bits>(Spec::sketch, Spec::layout_type::shape.key_dim)};
+  } else {
+    return spec.index;
+  }
+}
 
 /// Keys and values of many sequences, for every layer of one model.
 ///
@@ -57,7 +78,7 @@ class cache {
 
   /// Memory that a cache of this geometry will reserve.
   static cache_bytes bytes(const kvx::geometry& geometry, call_site where = call_site::here()) {
-    return plan<layout>(geometry, index::columns(layout::shape), where).bytes;
+    return plan<layout>(geometry, Spec::columns(layout::shape), where).bytes;
   }
 
   const kvx::geometry& geometry() const { return geometry_; }
@@ -142,16 +163,19 @@ class cache {
   }
 
  private:
-  static constexpr auto columns = index::columns(layout::shape);
+  static constexpr auto columns = Spec::columns(layout::shape);
+  static constexpr bool retrieves = reads_sketch<typename Spec::index_type>;
 
   using memory = layer_memory<row_element<layout>, columns.size()>;
 
   const memory& at(int layer, call_site where) const;
   void check_step(const kvx::step& step, call_site where) const;
   void copy(const Backend& exec, std::span<const page_copy> copies);
+  static bool retrieves_now(const batch_item& item, const attend_options& options);
 
   kvx::geometry geometry_;
   Spec spec_;
+  decltype(column_writer<Spec>(std::declval<Backend>(), std::declval<Spec>())) writer_;
   cache_plan plan_;
   std::shared_ptr<sequence_book> book_;
   memory_block memory_;
@@ -162,7 +186,10 @@ class cache {
 
 template <class Backend, class Spec>
 cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geometry, call_site where)
-    : geometry_(std::move(geometry)), spec_(spec), plan_(plan<layout>(geometry_, columns, where)) {
+    : geometry_(std::move(geometry)),
+      spec_(spec),
+      writer_(column_writer<Spec>(exec, spec)),
+      plan_(plan<layout>(geometry_, columns, where)) {
   std::vector<sequence_book::group> groups;
   for (const layer_group& g : plan_.groups) groups.push_back({g.rules, page_pool(g.units)});
   book_ = std::make_shared<sequence_book>(std::move(groups), geometry_.max_sequences);
@@ -234,6 +261,12 @@ kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advan
   std::int64_t scratch = 0;
   for (std::size_t g = 0; g < plan_.groups.size(); ++g)
     scratch = std::max(scratch, attend_dense_scratch(exec, layers_[0].rows, step.rows(static_cast<int>(g)), geometry_.query_heads));
+  if constexpr (retrieves) {
+    std::int64_t longest = 0;
+    for (const batch_item& item : step.items_[0]) longest = std::max(longest, item.length);
+    scratch = std::max(scratch, attend_retrieved_scratch(exec, Spec::sketch, index::scoring, spec_.reranker, layout::shape,
+                                                         geometry_.kv_heads, geometry_.query_heads, step.tokens(), longest));
+  }
   if (scratch > scratch_.size()) scratch_ = allocate(exec, scratch);
   copy(exec, step.reserved_.copies);
   return step;
@@ -287,11 +320,38 @@ void cache<Backend, Spec>::attend(const Backend& exec, const kvx::step& step, in
   require_shape("out", out, {step.tokens(), geometry_.query_heads, layout::shape.value_dim}, where);
   require(options.soft_cap >= 0 && options.soft_cap < infinity, "attend: soft_cap is finite and not negative", where);
   require(options.scale > -infinity && options.scale < infinity, "attend: scale is finite", where);
+  require_range("attend: keep", options.keep, 0, std::numeric_limits<std::int64_t>::max(), where);
+  const tensor_view<float, 2> lse(options.lse, step.tokens(), geometry_.query_heads);
+  const std::span scratch(scratch_.data(), static_cast<std::size_t>(scratch_.size()));
   const layer_kind kind = geometry_.kind(layer);
   const dense_options dense{options.scale, options.soft_cap, kind.tokens, kind.sink};
-  const tensor_view<float, 2> lse(options.lse, step.tokens(), geometry_.query_heads);
-  attend_dense<element_type, T>(exec, place.rows, step.rows(place.group), q, out, lse, dense,
-                                {scratch_.data(), static_cast<std::size_t>(scratch_.size())});
+  const std::span<const batch_item> batch = step.rows(place.group);
+  if constexpr (retrieves) {
+    if (place.retrieves) {
+      // Entries of one route that follow each other are computed together.
+      const std::span<const batch_item> columns_of = step.items_[static_cast<std::size_t>(place.group)];
+      for (std::size_t i = 0, end = 0; i < batch.size(); i = end) {
+        const bool retrieve = retrieves_now(batch[i], options);
+        for (end = i + 1; end < batch.size() && retrieves_now(batch[end], options) == retrieve;) ++end;
+        const std::span<const batch_item> run = batch.subspan(i, end - i);
+        if (retrieve) {
+          attend_retrieved<element_type, T>(
+              exec, {place.rows, place.side, Spec::sketch, layout::zones, run, columns_of.subspan(i, end - i)}, index::scoring,
+              spec_.reranker, layout::shape, q, out, lse, {options.keep, options.breadth, options.scale, options.soft_cap}, scratch);
+        } else {
+          attend_dense<element_type, T>(exec, place.rows, run, q, out, lse, dense, scratch);
+        }
+      }
+      return;
+    }
+  }
+  attend_dense<element_type, T>(exec, place.rows, batch, q, out, lse, dense, scratch);
+}
+
+template <class Backend, class Spec>
+bool cache<Backend, Spec>::retrieves_now(const batch_item& item, const attend_options& options) {
+  if (options.path != attend_options::route::by_length) return options.path == attend_options::route::retrieve;
+  return item.queries <= most_retrieving_tokens && item.length >= dense_below(layout::zones, options.keep);
 }
 
 template <class Backend, class Spec>
@@ -307,10 +367,12 @@ void cache<Backend, Spec>::commit(const Backend& exec, kvx::step& step, std::spa
       require(step.appended_[static_cast<std::size_t>(l)], "commit: a layer was not appended", where);
   }
   if constexpr (columns.size() > 0) {
-    const std::vector<entering_page> pages = entering_pages<layout>(step.reserved_, accepted);
+    const auto first = std::find_if(layers_.begin(), layers_.end(), [](const memory& layer) { return layer.retrieves; });
+    std::vector<entering_page> pages;  // the same for every retrieving layer: they share page ids
+    if (first != layers_.end())
+      pages = entering_pages<layout>(step.reserved_, accepted, step.items_[static_cast<std::size_t>(first->group)]);
     for (const memory& layer : layers_) {
-      if (layer.retrieves && !pages.empty())
-        encode_pages(exec, spec_.index, layer, pages, step.rows(layer.group), step.items_[static_cast<std::size_t>(layer.group)]);
+      if (layer.retrieves && !pages.empty()) encode_pages(exec, writer_, layer, pages, step.rows(layer.group));
     }
   }
   book_->commit(step.reserved_, accepted);

@@ -65,8 +65,8 @@ cache_plan plan(const geometry& g, const Columns& columns, call_site where) {
   for (int layer = 0; layer < g.layers; ++layer) {
     const layer_kind kind = g.kind(layer);
     const bool window = kind.sees == layer_kind::attention::window;
-    const page_rules rules{tokens, unit_pages, window ? kind.tokens : 0, window ? kind.sink : 0, window ? g.rollback : 0,
-                           Layout::shares_pages};
+    const page_rules rules{
+        tokens, unit_pages, window ? kind.tokens : 0, window ? kind.sink : 0, window ? g.rollback : 0, Layout::shares_pages};
     auto group = std::find_if(result.groups.begin(), result.groups.end(), [&](const layer_group& other) {
       return other.rules.window == rules.window && other.rules.sink == rules.sink;
     });

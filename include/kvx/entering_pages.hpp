@@ -7,6 +7,7 @@
 #include <kvx/layout/sequence_book.hpp>
 #include <kvx/layout/zones.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -15,38 +16,48 @@
 
 namespace kvx {
 
-/// One page of one entry of a step: logical page `page` of the sequence.
+/// One page of one entry of a step: logical page `page` of the sequence, whose columns lie under `id`.
 struct entering_page {
   std::size_t entry = 0;
   std::int64_t page = 0;
+  std::int32_t id = 0;
 };
 
-/// Pages between the edge before the step and the edge after it.
+/// Pages between the edge before the step and the edge after it, each once: forks in one batch may move a page that they share.
+///
+/// columns_of  (entries): ids under which the columns of retrieving layers lie
 template <class Layout>
-std::vector<entering_page> entering_pages(const reservation& step, std::span<const std::int64_t> accepted) {
+std::vector<entering_page> entering_pages(const reservation& step, std::span<const std::int64_t> accepted,
+                                          std::span<const batch_item> columns_of) {
   constexpr std::int64_t tokens = Layout::shape.tokens;
   std::vector<entering_page> pages;
   for (std::size_t i = 0; i < step.parts.size(); ++i) {
     const reservation::part& p = step.parts[i];
     const std::int64_t n = p.length + (accepted.empty() ? p.tokens : accepted[i]);
     const std::int64_t end = edge(Layout::zones, n, tokens) / tokens;
-    for (std::int64_t page = edge(Layout::zones, p.length, tokens) / tokens; page < end; ++page) pages.push_back({i, page});
+    for (std::int64_t page = edge(Layout::zones, p.length, tokens) / tokens; page < end; ++page)
+      pages.push_back({i, page, columns_of[i].pages[page]});
   }
+  const auto by_id = [](const entering_page& a, const entering_page& b) { return a.id < b.id; };
+  std::sort(pages.begin(), pages.end(), by_id);
+  const auto same_id = [](const entering_page& a, const entering_page& b) { return a.id == b.id; };
+  pages.erase(std::unique(pages.begin(), pages.end(), same_id), pages.end());
   return pages;
 }
 
 /// Fills the columns of these pages in one layer.
 ///
-/// rows_of     (entries): where the rows lie, page by page      columns_of     (entries): ids under which the columns lie
-template <class Index, class E, std::size_t Columns>
-void encode_pages(const host& exec, const Index& index, const layer_memory<E, Columns>& layer, std::span<const entering_page> pages,
-                  std::span<const batch_item> rows_of, std::span<const batch_item> columns_of) {
+/// writer      the index, or what writes its columns
+/// rows_of     (entries): where the rows lie, page by page
+template <class Writer, class E, std::size_t Columns>
+void encode_pages(const host& exec, const Writer& writer, const layer_memory<E, Columns>& layer, std::span<const entering_page> pages,
+                  std::span<const batch_item> rows_of) {
   for_each_task(exec, static_cast<std::int64_t>(pages.size()) * layer.rows.heads, [&](std::int64_t task) {
-    const auto [entry, page] = pages[static_cast<std::size_t>(task / layer.rows.heads)];
+    const auto [entry, page, id] = pages[static_cast<std::size_t>(task / layer.rows.heads)];
     const int head = static_cast<int>(task % layer.rows.heads);
     std::array<std::byte*, Columns> blocks;
-    for (std::size_t c = 0; c < Columns; ++c) blocks[c] = layer.side[c].at(columns_of[entry].pages[page], head);
-    encode_page(exec, index, row_view<const E>(layer.rows), rows_of[entry].pages[page], head, blocks);
+    for (std::size_t c = 0; c < Columns; ++c) blocks[c] = layer.side[c].data != nullptr ? layer.side[c].at(id, head) : nullptr;
+    encode_page(exec, writer, row_view<const E>(layer.rows), rows_of[entry].pages[page], head, blocks);
   });
 }
 

@@ -50,6 +50,7 @@ auto place_layers(const geometry& g, const cache_plan& plan, const std::array<co
     }
     if (!layer.retrieves) continue;
     for (std::size_t c = 0; c < Columns; ++c) {
+      if (columns[c].block_bytes == 0) continue;
       layer.side[c] = {first, columns[c].pitch(), g.kv_heads};
       first += pages * g.kv_heads * columns[c].pitch();
     }

@@ -2,19 +2,54 @@
 // What a cache is made of: one policy for each stage.
 
 #include <kvx/index/full_scan.hpp>
+#include <kvx/layout/page_shape.hpp>
+#include <kvx/rerank/pass_through.hpp>
+#include <kvx/sketch/key_sketch.hpp>
+
+#include <concepts>
 
 namespace kvx {
 
+/// An index that reads key sketches.
+template <class Index>
+concept reads_sketch = requires {
+  { Index::sketch } -> std::convertible_to<key_sketch>;
+};
+
 /// A composition of policies. The values are kept by the cache; the types decide what is compiled.
 ///
-/// layout      where rows lie: `paged`, `contiguous`
-/// index       what proposes candidates: `full_scan`
-template <class Layout, index_policy Index = full_scan>
+/// layout      where rows lie: `paged`, `contiguous`, `external`
+/// index       what proposes candidates: `full_scan`, `sign_buckets`
+/// reranker    what keeps the best of them: `pass_through`, `exact`, `rsq_ip`
+///
+/// Columns are those of the index; index and reranker share one sketch, whose signs are the sign bits of the code.
+template <class Layout, index_policy Index = full_scan, class Reranker = pass_through>
 struct spec {
   using layout_type = Layout;
   using index_type = Index;
+  using reranker_type = Reranker;
+
+  /// The sketch that both need: with the bits that the reranker reads, signs alone if it reads none.
+  static constexpr key_sketch sketch = [] {
+    key_sketch s;
+    if constexpr (reads_sketch<Index>) {
+      s = Index::sketch;
+      s.bits = 1;
+      if constexpr (requires { Reranker::bits; }) s.bits = Reranker::bits;
+    }
+    return s;
+  }();
+
+  static constexpr auto columns(page_shape page) {
+    if constexpr (reads_sketch<Index>) {
+      return sketch_columns(sketch, page);
+    } else {
+      return Index::columns(page);
+    }
+  }
 
   Index index{};
+  Reranker reranker{};
 };
 
 }  // namespace kvx

@@ -11,7 +11,7 @@ namespace kvx::host_dense {
 
 /// Tokens of a block: K and V rows of two blocks, the one computed and the one prefetched, stay in the L1 cache.
 inline int block_of(std::int64_t row_bytes) {
-  constexpr std::int64_t block_bytes = 32768;
+  constexpr std::int64_t block_bytes = 16384;
   return static_cast<int>(std::clamp<std::int64_t>(block_bytes / row_bytes / 16 * 16, 16, simd::block_tokens));
 }
 

@@ -33,10 +33,13 @@
   return lanes::select(lanes::less(max, lanes::set(-3.402823466e+38f)), lanes::set(0), max);
 }
 
-/// Asks for the rows of the next block while this one is computed.
+/// Asks for what a later chunk of a row needs, one line at a time between the arithmetic: the processor holds few requests open.
 template <class E>
-[[gnu::always_inline]] inline void prefetch(const E* row, int dim) {
-  for (int d = 0; d < dim; d += 64 / static_cast<int>(sizeof(E))) __builtin_prefetch(row + d, 0, 3);
+[[gnu::always_inline]] inline void prefetch_chunk(const E* row, int d) {
+  constexpr int line = 64 / static_cast<int>(sizeof(E));
+  constexpr int step = 2 * lanes::width;
+  if (step >= line || d % line == 0) __builtin_prefetch(row + d, 0, 2);
+  if (step > line) __builtin_prefetch(row + d + line, 0, 2);
 }
 
 /// Scores of Q queries against n rows, lanes::tokens(Q) rows at a time.
@@ -48,10 +51,11 @@ inline void dots_of(const float* q, std::int64_t pitch, const E* const* rows, in
   const typename chunk<E>::tail rest(dim - whole);
   for (int t = 0; t < n; t += T) {
     const E* row[T];
+    const E* ahead[T];
 #pragma GCC unroll 4
     for (int j = 0; j < T; ++j) {
       row[j] = rows[t + j < n ? t + j : n - 1];
-      if (t + j < next_n) prefetch(next[t + j], dim);
+      ahead[j] = t + j < next_n ? next[t + j] : row[j];
     }
     lanes::f sum[Q][T];                                                                             // sum (Q, T, lanes)
 #pragma GCC unroll 4
@@ -63,6 +67,7 @@ inline void dots_of(const float* q, std::int64_t pitch, const E* const* rows, in
       lanes::f a[T], b[T];
 #pragma GCC unroll 4
       for (int j = 0; j < T; ++j) {
+        prefetch_chunk(ahead[j], d);
         if (d < whole) {
           chunk<E>::load(row[j] + d, a[j], b[j]);
         } else {
@@ -128,7 +133,10 @@ template <class E, int Q, int C, bool Rest>
     }
   }
   for (int t = 0; t < n; ++t) {
-    if (t < next_n) prefetch(next[t], dim);
+    if (t < next_n) {
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) prefetch_chunk(next[t], d + c * step);
+    }
     const E* const row = rows[t] + d;
     lanes::f x[C], y[C];
 #pragma GCC unroll 4
@@ -167,11 +175,9 @@ inline void weighted_sum_of(const float* weights, const float* factors, const E*
   int d = 0;
   for (; d + C * step <= dim; d += C * step) {
     weighted_chunks<E, Q, C, false>(weights, factors, rows, n, next, next_n, dim, d, sums, pitch);
-    next_n = 0;
   }
   for (; d + step <= dim; d += step) {
     weighted_chunks<E, Q, 1, false>(weights, factors, rows, n, next, next_n, dim, d, sums, pitch);
-    next_n = 0;
   }
   if (d < dim) weighted_chunks<E, Q, 1, true>(weights, factors, rows, n, next, next_n, dim, d, sums, pitch);
 }

@@ -85,46 +85,6 @@ inline void code_sums(const code_format& f, const std::int8_t* q, std::int64_t p
   by_bits(f, q, pitch, count, keys, n, sums);
 }
 
-template <int Q>
-inline void mean_dots_of(const float* q, std::int64_t pitch, const bf16* mean, int dim, float* out) {
-  double_lanes::d sum[Q][double_lanes::vectors];                                                    // sum (Q, 8 lanes)
-#pragma GCC unroll 4
-  for (int g = 0; g < Q; ++g) {
-#pragma GCC unroll 8
-    for (int i = 0; i < double_lanes::vectors; ++i) sum[g][i] = double_lanes::set(0);
-  }
-  for (int j = 0; j < dim; j += 8) {
-    const bf16* m = mean + j;
-    bf16 rest[8] = {};
-    if (j + 8 > dim) {
-      for (int i = 0; i < dim - j; ++i) rest[i] = m[i];
-      m = rest;
-    }
-    double_lanes::d x[double_lanes::vectors];
-    double_lanes::widen(m, x);
-#pragma GCC unroll 4
-    for (int g = 0; g < Q; ++g) {
-      double_lanes::d y[double_lanes::vectors];
-      double_lanes::widen(q + g * pitch + j, y);
-#pragma GCC unroll 8
-      for (int i = 0; i < double_lanes::vectors; ++i) sum[g][i] = double_lanes::multiply_add(x[i], y[i], sum[g][i]);
-    }
-  }
-#pragma GCC unroll 4
-  for (int g = 0; g < Q; ++g) {
-    double l[8];                                                                                    // l (8 lanes)
-#pragma GCC unroll 8
-    for (int i = 0; i < double_lanes::vectors; ++i) double_lanes::store(l + i * double_lanes::width, sum[g][i]);
-    out[g] = static_cast<float>(((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7])));
-  }
-}
-
-inline void mean_dots(const float* q, std::int64_t pitch, int count, const bf16* mean, int dim, float* out) {
-  int g = 0;
-  for (; g + 4 <= count; g += 4) mean_dots_of<4>(q + g * pitch, pitch, mean, dim, out + g);
-  for (; g < count; ++g) mean_dots_of<1>(q + g * pitch, pitch, mean, dim, out + g);
-}
-
 inline void logits(float unit, const float* sums, const float* terms, int n, float* out) {
   constexpr int step = double_lanes::width;
   const double_lanes::d u = double_lanes::set(static_cast<double>(unit));
@@ -176,4 +136,4 @@ inline void mix(const float* e, std::int64_t pitch, int count, const float* fact
   }
 }
 
-inline constexpr rerank_table rerank_functions = {code_sums, mean_dots, logits, largest, exponentials, mix};
+inline constexpr rerank_table rerank_functions = {code_sums, logits, largest, exponentials, mix};

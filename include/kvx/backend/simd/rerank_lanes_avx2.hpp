@@ -137,23 +137,11 @@ struct code_lanes {
 /// Vectors of four doubles; exp(x - max) as core/math.hpp computes it, and the sum of what it gives in fixed point.
 struct double_lanes {
   static constexpr int width = 4;
-  static constexpr int vectors = 2;
   using d = __m256d;
   using count = __m256i;
 
   [[gnu::always_inline]] static inline d set(double x) { return _mm256_set1_pd(x); }
   [[gnu::always_inline]] static inline d multiply_add(d a, d b, d c) { return _mm256_fmadd_pd(a, b, c); }  // of products that are exact
-  [[gnu::always_inline]] static inline void store(double* p, d x) { _mm256_storeu_pd(p, x); }
-  [[gnu::always_inline]] static inline void widen(const bf16* p, d* x) {
-    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    const __m256 y = _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
-    x[0] = _mm256_cvtps_pd(_mm256_castps256_ps128(y));
-    x[1] = _mm256_cvtps_pd(_mm256_extractf128_ps(y, 1));
-  }
-  [[gnu::always_inline]] static inline void widen(const float* p, d* x) {
-    x[0] = _mm256_cvtps_pd(_mm_loadu_ps(p));
-    x[1] = _mm256_cvtps_pd(_mm_loadu_ps(p + 4));
-  }
   [[gnu::always_inline]] static inline d one_vector(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
   [[gnu::always_inline]] static inline void narrow(d x, float* p) { _mm_storeu_ps(p, _mm256_cvtpd_ps(x)); }
   [[gnu::always_inline]] static inline count none() { return _mm256_setzero_si256(); }

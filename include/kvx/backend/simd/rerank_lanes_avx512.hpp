@@ -111,7 +111,6 @@ struct code_lanes {
 /// Vectors of eight doubles; exp(x - max) as core/math.hpp computes it, and the sum of what it gives in fixed point.
 struct double_lanes {
   static constexpr int width = 8;
-  static constexpr int vectors = 1;
   using d = __m512d;
   using count = __m512i;
 
@@ -119,12 +118,6 @@ struct double_lanes {
   [[gnu::always_inline]] static inline d to_doubles(__m256 x) { return _mm512_maskz_cvtps_pd(0xff, x); }
   [[gnu::always_inline]] static inline __m256 to_floats(d x) { return _mm512_maskz_cvtpd_ps(0xff, x); }
   [[gnu::always_inline]] static inline d multiply_add(d a, d b, d c) { return _mm512_fmadd_pd(a, b, c); }  // of products that are exact
-  [[gnu::always_inline]] static inline void store(double* p, d x) { _mm512_storeu_pd(p, x); }
-  [[gnu::always_inline]] static inline void widen(const bf16* p, d* x) {
-    const __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    x[0] = to_doubles(_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)));
-  }
-  [[gnu::always_inline]] static inline void widen(const float* p, d* x) { x[0] = to_doubles(_mm256_loadu_ps(p)); }
   [[gnu::always_inline]] static inline d one_vector(const float* p) { return to_doubles(_mm256_loadu_ps(p)); }
   [[gnu::always_inline]] static inline void narrow(d x, float* p) { _mm256_storeu_ps(p, to_floats(x)); }
   [[gnu::always_inline]] static inline count none() { return _mm512_setzero_si512(); }

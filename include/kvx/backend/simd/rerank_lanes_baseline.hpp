@@ -96,19 +96,11 @@ struct code_lanes {
 /// exp(x - max) and the sum of what it gives in fixed point.
 struct double_lanes {
   static constexpr int width = 1;
-  static constexpr int vectors = 8;
   using d = double;
   using count = std::int64_t;
 
   static d set(double x) { return x; }
   static d multiply_add(d a, d b, d c) { return a * b + c; }  // of products that are exact
-  static void store(double* p, d x) { *p = x; }
-  static void widen(const bf16* p, d* x) {
-    for (int j = 0; j < 8; ++j) x[j] = static_cast<double>(to_float(p[j]));
-  }
-  static void widen(const float* p, d* x) {
-    for (int j = 0; j < 8; ++j) x[j] = static_cast<double>(p[j]);
-  }
   static d one_vector(const float* p) { return static_cast<double>(*p); }
   static void narrow(d x, float* p) { *p = static_cast<float>(x); }
   static count none() { return 0; }

@@ -1,5 +1,5 @@
 #pragma once
-// The kernels that score candidates: inner products with key codes and page means, exponentials with portable bits.
+// The kernels that score candidates: inner products with key codes, exponentials with portable bits.
 
 #include <kvx/core/element.hpp>
 
@@ -48,9 +48,6 @@ struct rerank_table {
   /// q (count rounded up to 1, 2 or a multiple of 4; pitch), pitch a multiple of 64; sums (the same count, 32).
   void (*code_sums)(const code_format& format, const std::int8_t* q, std::int64_t pitch, int count, const code_address* keys, int n,
                     float* sums);
-  /// out[g] = q_g . mean, in double lanes: term d in lane d % 8 ascending, then ((l0 + l4) + (l2 + l6)) + ((l1 + l5) + (l3 + l7)),
-  /// rounded once. q (count, pitch).
-  void (*mean_dots)(const float* q, std::int64_t pitch, int count, const bf16* mean, int dim, float* out);
   /// out[t] = unit sums[t] + terms[t], in double, rounded once.
   void (*logits)(float unit, const float* sums, const float* terms, int n, float* out);
   /// The largest of n floats, NaN left out; -inf for none.

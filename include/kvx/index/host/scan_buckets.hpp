@@ -69,6 +69,7 @@ inline void count_scores(const std::uint8_t* scores, std::int64_t n, std::uint32
   for (; t + 8 <= n; t += 8) {
     std::uint64_t x;
     std::memcpy(&x, scores + t, 8);
+#pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) ++counts[j % 4][x >> 8 * j & 255];
   }
   for (; t < n; ++t) ++counts[0][scores[t]];

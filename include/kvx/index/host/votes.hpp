@@ -40,7 +40,9 @@ inline void count_buckets(const host&, const bucket_zone& z, std::int64_t first,
       for (; t + 8 <= to; t += 8) {
         std::uint64_t x[4];
         for (int j = 0; j < 4; ++j) std::memcpy(&x[j], s + j * tokens + t, 8);
+#pragma GCC unroll 8
         for (int k = 0; k < 64; k += 8) {
+#pragma GCC unroll 4
           for (int j = 0; j < 4; ++j) c[256 * j + static_cast<int>(x[j] >> k & 255)] += by;
         }
       }

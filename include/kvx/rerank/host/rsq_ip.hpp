@@ -6,6 +6,7 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/tensor_view.hpp>
+#include <kvx/index/host/sign_sums.hpp>
 #include <kvx/rerank/head_view.hpp>
 #include <kvx/rerank/rsq_ip.hpp>
 #include <kvx/sketch/key_code.hpp>
@@ -29,33 +30,44 @@ inline constexpr std::int64_t task_tokens = 1024;
 /// Rows of whole queries: the kernels take one, two, or a multiple of four.
 constexpr std::int64_t padded_heads(std::int64_t heads) { return heads <= 2 ? heads : round_up(heads, 4); }
 constexpr std::int64_t whole_pitch(std::int64_t dim) { return round_up(dim, simd::code_chunk); }
-constexpr std::int64_t plain_pitch(std::int64_t dim) { return round_up(dim, 16); }
+constexpr std::int64_t page_pitch(std::int64_t dim) { return sign_sum_parts::page_pitch(static_cast<int>(dim)); }
+
+/// Kernels of one instruction set.
+struct kernels_used {
+  const simd::rerank_table& code;
+  const simd::scan_table& page;
+};
 
 /// The queries of a group as the kernels take them; they lie in scratch.
 struct prepared {
   std::int8_t* whole = nullptr;  // (padded heads, whole_pitch), zero in its padding
-  float* plain = nullptr;        // (G, plain_pitch): scale q, zero in its padding
-  float* units = nullptr;        // (G)
+  float* plain = nullptr;        // (G, page_pitch): q as the page dots want it
+  float* units = nullptr;        // (G) nats for one unit of a code's sum
+  double* page_units = nullptr;  // (G) nats for one unit of a page dot, 24 significant bits
 };
 
 constexpr std::int64_t prepared_bytes(std::int64_t heads, std::int64_t dim) {
-  return padded_heads(heads) * whole_pitch(dim) + heads * (plain_pitch(dim) + 16) * static_cast<std::int64_t>(sizeof(float));
+  return heads * static_cast<std::int64_t>(sizeof(double)) + heads * (page_pitch(dim) + 1) * static_cast<std::int64_t>(sizeof(float)) +
+         padded_heads(heads) * whole_pitch(dim);
 }
 
 inline prepared prepare(const group_queries& queries, float scale, float level_unit, bool centre, std::byte* at) {
   const std::int64_t G = queries.rotated.extents[0], D = queries.rotated.extents[1];
-  const std::int64_t wp = whole_pitch(D), pp = plain_pitch(D);
+  const std::int64_t wp = whole_pitch(D), pp = page_pitch(D);
   prepared p;
-  p.plain = reinterpret_cast<float*>(at);
+  p.page_units = reinterpret_cast<double*>(at);
+  p.plain = reinterpret_cast<float*>(p.page_units + G);
   p.units = p.plain + G * pp;
-  p.whole = reinterpret_cast<std::int8_t*>(p.units + round_up(G, 16));
+  p.whole = reinterpret_cast<std::int8_t*>(p.units + G);
   std::fill_n(p.whole, padded_heads(G) * wp, std::int8_t{0});
-  std::fill_n(p.plain, G * pp, 0.0f);
   for (std::int64_t g = 0; g < G; ++g) {
     const query_scale s = scale_of(queries.rotated.at(g, 0), queries.rotated.strides[1], static_cast<int>(D));
     p.units[g] = scale * s.unit * level_unit;
     for (std::int64_t d = 0; d < D; ++d) p.whole[g * wp + d] = whole_component(*queries.rotated.at(g, d), s.inverse);
-    for (std::int64_t d = 0; centre && d < D; ++d) p.plain[g * pp + d] = scale * *queries.plain.at(g, d);
+    if (!centre) continue;
+    float plain[576];
+    for (std::int64_t d = 0; d < D; ++d) plain[d] = *queries.plain.at(g, d);
+    p.page_units[g] = static_cast<double>(scale) * fill_page_query(plain, static_cast<int>(D), p.plain + g * pp);
   }
   return p;
 }
@@ -87,10 +99,14 @@ class code_finder {
 
   const bf16* means() const { return code_.means; }
 
-  /// Asks for all that the kernels read of a token.
-  void prefetch(const simd::code_address& a) const {
-    const std::int64_t pitch = std::int64_t{1} << page_shift_;
-    for (std::int64_t j = 0; j < plane_; ++j) __builtin_prefetch(a.signs + j * pitch);
+  /// Asks for all that the kernels read of a token: its signs where those of the token before do not lie in the same lines.
+  void prefetch(const simd::code_address& a) {
+    const auto line = reinterpret_cast<std::uintptr_t>(a.signs) / 64;
+    if (line != sign_line_) {
+      const std::int64_t pitch = std::int64_t{1} << page_shift_;
+      for (std::int64_t j = 0; j < plane_; ++j) __builtin_prefetch(a.signs + j * pitch);
+      sign_line_ = line;
+    }
     for (std::int64_t j = 0; j < magnitudes_; j += 64) __builtin_prefetch(a.magnitudes + j);
     __builtin_prefetch(a.magnitudes + magnitudes_ - 1);
     for (std::int64_t j = 0; j < weights_; j += 32) __builtin_prefetch(a.weights + j);
@@ -105,6 +121,7 @@ class code_finder {
   std::int64_t magnitudes_;
   std::int64_t weights_;
   std::int64_t page_ = -1;
+  std::uintptr_t sign_line_ = 0;
   page_code<false> code_;
 };
 
@@ -117,7 +134,7 @@ struct block {
 
 /// Logits of candidates [first, last) by the kernels of a given instruction set.
 template <class E>
-void rerank_range(const simd::rerank_table& kernels, const head_view<E>& from, const key_sketch& sketch, const simd::code_format& format,
+void rerank_range(const kernels_used& kernels, const head_view<E>& from, const key_sketch& sketch, const simd::code_format& format,
                   const prepared& queries, std::span<const std::int32_t> ids, std::int64_t first, std::int64_t last,
                   tensor_view<float, 2> logits) {
   const auto G = static_cast<int>(logits.extents[0]);
@@ -132,7 +149,10 @@ void rerank_range(const simd::rerank_table& kernels, const head_view<E>& from, c
       bool moved = false;
       b.keys[t] = finder.find(ids[static_cast<std::size_t>(begin + t)], moved);
       finder.prefetch(b.keys[t]);
-      if (moved && sketch.centre) kernels.mean_dots(queries.plain, plain_pitch(D), G, finder.means(), D, page_terms);
+      if (moved && sketch.centre) {
+        kernels.page.page_dots(queries.plain, page_pitch(D), G, finder.means(), D, page_terms);
+        for (int g = 0; g < G; ++g) page_terms[g] = static_cast<float>(queries.page_units[g] * static_cast<double>(page_terms[g]));
+      }
       for (int g = 0; g < G; ++g) b.terms[g][t] = page_terms[g];
     }
   };
@@ -140,15 +160,15 @@ void rerank_range(const simd::rerank_table& kernels, const head_view<E>& from, c
   fill(*now, first);
   for (std::int64_t begin = first; begin < last; begin += simd::code_block) {
     fill(*next, begin + simd::code_block);
-    kernels.code_sums(format, queries.whole, whole_pitch(D), static_cast<int>(padded_heads(G)), now->keys, now->n, sums);
-    for (int g = 0; g < G; ++g) kernels.logits(queries.units[g], sums + g * simd::code_block, now->terms[g], now->n, logits.at(g, begin));
+    kernels.code.code_sums(format, queries.whole, whole_pitch(D), static_cast<int>(padded_heads(G)), now->keys, now->n, sums);
+    for (int g = 0; g < G; ++g) kernels.code.logits(queries.units[g], sums + g * simd::code_block, now->terms[g], now->n, logits.at(g, begin));
     std::swap(now, next);
   }
 }
 
 /// rerank by the kernels of a given instruction set.
 template <int Bits, class E>
-void rerank(const simd::rerank_table& kernels, const host& exec, const key_sketch& sketch, const head_view<E>& from,
+void rerank(const kernels_used& kernels, const host& exec, const key_sketch& sketch, const head_view<E>& from,
             const group_queries& queries, std::span<const std::int32_t> ids, tensor_view<float, 2> logits, std::span<std::byte> scratch) {
   const std::int64_t D = from.rows.key_dim, C = logits.extents[1];
   const whole_levels levels = whole_levels_of<Bits>(sketch, static_cast<int>(D));
@@ -201,7 +221,7 @@ void rerank(const host& exec, const rsq_ip<Bits>& policy, const key_sketch& sket
   require(logits.strides[1] == 1 || C <= 1, "rerank: rows of logits must be dense", where);
   require(static_cast<std::int64_t>(scratch.size()) >= rerank_scratch(exec, policy, static_cast<int>(D), G),
           "rerank: scratch is smaller than rerank_scratch", where);
-  host_rsq::rerank<Bits>(simd::rerank_kernels(), exec, sketch, from, queries, ids, logits, scratch);
+  host_rsq::rerank<Bits>({simd::rerank_kernels(), simd::scan_kernels()}, exec, sketch, from, queries, ids, logits, scratch);
 }
 
 }  // namespace kvx

@@ -1,0 +1,36 @@
+#pragma once
+// Attention of decode steps over what retrieval finds: what is asked, independent of who computes it.
+
+#include <kvx/core/annotate.hpp>
+#include <kvx/index/sign_buckets.hpp>
+#include <kvx/layout/zones.hpp>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace kvx {
+
+/// Budget and breadth of one call.
+///
+/// keep        retrieved tokens that take part, per KV head; more than the zone holds makes attention dense
+/// breadth     how many candidates the index proposes
+/// scale       multiplies q.k; 0 means 1 / sqrt(D)
+/// soft_cap    c > 0 replaces a score s by c tanh(s / c), after scaling
+struct retrieve_options {
+  std::int64_t keep = 256;
+  search_breadth breadth = {};
+  float scale = 0;
+  float soft_cap = 0;
+};
+
+/// A sequence shorter than this is attended to densely: retrieval would read as much.
+/// source: ParisKV (arXiv 2602.07721) section 4
+KVX_HD constexpr std::int64_t dense_below(zones z, std::int64_t keep) {
+  const std::int64_t always = std::int64_t{z.sink} + z.local + 2 * std::min(keep, std::int64_t{1} << 40);
+  return always > 2000 ? always : 2000;
+}
+
+/// More new tokens of one sequence than this are a prompt, and attend densely.
+inline constexpr std::int64_t most_retrieving_tokens = 32;
+
+}  // namespace kvx
