@@ -18,7 +18,8 @@ using decode_loop::token_id;
 std::int64_t signed_size(std::size_t n) { return static_cast<std::int64_t>(n); }
 
 /// One step of every cache with the same token: row c of the pass belongs to cache c. Returns the logits (caches, vocabulary).
-std::span<const float> step_together(forward_pass& pass, std::span<const std::unique_ptr<any_cache>> caches, token_id id) {
+std::span<const float> step_together(forward_pass& pass, const kvx::host& exec, std::span<const std::unique_ptr<any_cache>> caches,
+                                     token_id id) {
   const decode_loop::model_shape& s = pass.weights().shape;
   const std::vector<token_id> ids(caches.size(), id);
   const std::vector<std::int64_t> positions(caches.size(), caches.front()->length());
@@ -26,12 +27,13 @@ std::span<const float> step_together(forward_pass& pass, std::span<const std::un
   for (const auto& cache : caches) cache->begin(1);
   for (std::size_t layer = 0; layer < s.layers; ++layer) {
     const decode_loop::layer_rows rows = pass.project(layer);
-    for (std::size_t c = 0; c < caches.size(); ++c) {
+    kvx::for_each_task(exec, signed_size(caches.size()), [&](std::int64_t task) {
+      const auto c = static_cast<std::size_t>(task);
       const std::size_t key = c * s.kv_heads * s.head_dim;
       const std::size_t query = c * s.query_heads * s.head_dim;
       caches[c]->append(static_cast<int>(layer), rows.k.data() + key, rows.v.data() + key);
       caches[c]->attend(static_cast<int>(layer), rows.q.data() + query, rows.out.data() + query);
-    }
+    });
     pass.mix(layer);
   }
   for (const auto& cache : caches) cache->commit();
@@ -53,12 +55,14 @@ std::vector<scores> compare(forward_pass& pass, const kvx::host& exec, std::span
                          .query_heads = static_cast<int>(s.query_heads),
                          .max_tokens = signed_size(std::max(prompt + scored, pass.most_tokens())),
                          .max_step_tokens = signed_size(pass.most_tokens())};
+  // The prompt's attention, the reference's alone, uses all threads; a decode step gives each cache to one of them.
+  const kvx::host alone{.threads = 1};
   std::vector<std::unique_ptr<any_cache>> caches;
   caches.push_back(make_reference(exec, geometry));
   std::vector<any_cache*> copies;
   for (const method* m : methods) {
     geometry.kinds = kinds_of(*m, geometry.layers);
-    copies.push_back(caches.emplace_back(m->make(exec, geometry)).get());
+    copies.push_back(caches.emplace_back(m->make(alone, geometry)).get());
   }
 
   decode_loop::run_prompt(pass, *caches.front(), ids.first(prompt),
@@ -67,7 +71,7 @@ std::vector<scores> compare(forward_pass& pass, const kvx::host& exec, std::span
   std::vector<scores> result(caches.size());
   for (std::size_t i = 0; i < scored; ++i) {
     const std::size_t at = prompt + i;
-    const auto logits = step_together(pass, caches, ids[at]);
+    const auto logits = step_together(pass, exec, caches, ids[at]);
     const auto reference = logits.first(s.vocabulary);
     const auto log_p = decode_loop::log_probabilities(reference);
     const token_id best = decode_loop::most_likely(reference);

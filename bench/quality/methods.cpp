@@ -1,3 +1,5 @@
+// The table of methods, and what is printed of each.
+
 #include "method.hpp"
 
 #include <algorithm>

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Draws the pictures of docs/ from lines "name value"; of a name that occurs twice the last one counts.
+
+usage: draw.py <folder of results> <folder of pictures> [<filter>]
+"""
+import pathlib
+import sys
+
+from chart import Chart
+
+WINDOWS = [128, 256, 512, 1024, 2048, 4096]
+CONTEXTS = [1024, 2048, 4096, 8192, 16384, 32768]
+
+
+def read(path):
+    values = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        words = line.split()
+        if len(words) == 2:
+            try:
+                values[words[0]] = float(words[1])
+            except ValueError:
+                pass
+    return values
+
+
+def quality_window(results):
+    """KL against the rows attended to, for windows of many sizes."""
+    values = read(results / "quality.txt")
+    chart = Chart("What a window forgets", "KL to the full cache in fp32, mean and standard error of 512 tokens after a prompt of 6,144; SmolLM2-135M",
+                  "rows attended to in a decode step (layers 0 and 1: all)", "KL, nats", WINDOWS)
+    for text, label in (("", "prose"), (".text2", "Python source")):
+        points = []
+        for rows in WINDOWS:
+            name = f"kl_sweep_window_{rows}{text}"
+            if name in values:
+                points.append((rows, values[name], values.get(name + ".se", 0)))
+        chart.add(f"window\n{label}", points)
+    floor = [values[f"kl_full_bf16{t}"] for t in ("", ".text2") if f"kl_full_bf16{t}" in values]
+    if floor and chart.series:
+        chart.add("all rows, in bf16\nboth texts, mean", [(w, sum(floor) / len(floor)) for w in (WINDOWS[0], WINDOWS[-1])], dashed=True)
+    return chart
+
+
+def attention_time(results):
+    """Attention time of a decode step against the context."""
+    values = read(results / "attention_time.txt")
+    chart = Chart("What attention costs", "one decode step, 30 layers of 3 KV and 9 query heads, D 64, bf16; median of 15 steps",
+                  "context, tokens", "attention, ms per token", CONTEXTS)
+    for name, label in (("full", "full"), ("window", "window of 516\nlayers 0 and 1 full")):
+        chart.add(label, [(c, values[f"attend_ms_{name}_{c}"]) for c in CONTEXTS if f"attend_ms_{name}_{c}" in values])
+    return chart
+
+
+def main(results, pictures, wanted=""):
+    for name, make in (("quality_window", quality_window), ("attention_time", attention_time)):
+        if wanted not in name:
+            continue
+        chart = make(pathlib.Path(results))
+        if not chart.series:
+            print(f"kvx: {name}.svg is left out: nothing measured for it in {results}", file=sys.stderr)
+            continue
+        pathlib.Path(pictures, name + ".svg").write_text(chart.svg(), encoding="utf-8")
+        print(pathlib.Path(pictures, name + ".svg"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
