@@ -107,12 +107,14 @@ inline void encode_rotated(const key_sketch& s, const std::vector<float>& x, int
   for (int w = 0; w < weights; ++w) out.weights[static_cast<std::size_t>(slot * weights + w)] = no_weight;
   if (byte == never_found) return;
 
+  const any_codebook whole(s.bits - 1, codebook_width(s, dim, 0));
+  const any_codebook last(s.bits - 1, codebook_width(s, dim, dim - 1));
   std::vector<float> sums(static_cast<std::size_t>(weights));
   for (int d = 0; d < dim; ++d) {
     const float v = x[static_cast<std::size_t>(d)];
     if (v >= 0) out.signs[static_cast<std::size_t>(d / 8 * page_tokens + slot)] |= static_cast<std::uint8_t>(1 << d % 8);
     if (weights == 0) continue;
-    const any_codebook book(s.bits - 1, codebook_width(s, dim, d));
+    const any_codebook& book = codebook_width(s, dim, d) == codebook_width(s, dim, 0) ? whole : last;
     const float radius = !one ? squares[static_cast<std::size_t>(d / s.subspace)] : dim > widest_codebook ? norm / static_cast<float>(dim) : norm;
     int cell = 0;
     for (const float t : book.squared_thresholds) cell += rounded_product(v, v) >= rounded_product(t, radius) ? 1 : 0;
@@ -142,10 +144,12 @@ coded_page encode_page_slowly(const key_sketch& s, const std::vector<E>& keys, i
 /// v_d = +-level of every coordinate times its weight: what an estimate multiplies q~ with.   result (dim), in double
 inline std::vector<double> decoded_key(const key_sketch& s, const coded_page& page, int dim, int page_tokens, int slot) {
   std::vector<double> v;
+  const any_codebook whole(s.bits - 1, codebook_width(s, dim, 0));
+  const any_codebook last(s.bits - 1, codebook_width(s, dim, dim - 1));
   const int weights = weights_per_key(s, dim);
   const std::uint8_t* const planes = page.magnitudes.data() + slot * (s.bits - 1) * plane_bytes(dim);
   for (int d = 0; d < dim; ++d) {
-    const any_codebook book(s.bits - 1, codebook_width(s, dim, d));
+    const any_codebook& book = codebook_width(s, dim, d) == codebook_width(s, dim, 0) ? whole : last;
     const double level = book.levels[static_cast<std::size_t>(cell_of(planes, s, dim, d))];
     const double w = to_float(page.weights[static_cast<std::size_t>(slot * weights + weight_of(s, d))]);
     v.push_back(is_nonnegative(page.signs.data(), page_tokens, slot, d) ? w * level : -w * level);
