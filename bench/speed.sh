@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Prints the speed metrics as lines "name value", and lines that begin with # for the conditions; keeps them in build/results/speed.txt.
+#
+# usage: bash bench/speed.sh [<filter>]     only the names that contain <filter>
+# KVX_SIMD=baseline|avx2|avx512 measures a lower instruction set.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source bench/build.sh
+filter=${1:-}
+wanted() { [[ $1 == *"$filter"* ]]; }
+
+# dense <plain|native> <filter>: attention against the machine, by a program built for every x86-64 or for this one alone.
+dense() {
+  local program=bench_dense
+  [ "$1" = plain ] || program=bench_dense_native
+  "$bench_folder/attend/$program" "$2"
+}
+
+# The median of the numbers on standard input.
+median() { sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'; }
+
+# baseline_vs_native <metric> <time>: the plain program's speed over the native one's, run in turns.
+baseline_vs_native() {
+  local folder turn build
+  folder=$(mktemp -d)
+  for turn in 1 2 3 4 5; do
+    for build in plain native; do dense $build "$2" | awk -v name="$2" '$1 == name { print $2 }' >>"$folder/$build"; done
+  done
+  awk -v name="$1" -v plain="$(median <"$folder/plain")" -v native="$(median <"$folder/native")" \
+    'BEGIN { printf "# %s: plain %.3f ms, native %.3f ms\n%s %.3f\n", name, plain, native, name, native / plain }'
+  rm -r "$folder"
+}
+
+mkdir -p build/results
+{
+  for name in dense_decode_vs_read dense_prompt_vs_gemm; do
+    if wanted $name; then
+      build_bench bench_dense
+      dense plain $name
+    fi
+  done
+  if wanted baseline_build_vs_native_dense; then
+    build_bench bench_dense bench_dense_native
+    baseline_vs_native baseline_build_vs_native_dense dense_decode_ms
+    baseline_vs_native baseline_build_vs_native_dense_prompt dense_prompt_ms
+  fi
+  if wanted include_seconds; then bash bench/include_seconds.sh; fi
+} | tee -a build/results/speed.txt
