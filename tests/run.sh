@@ -53,7 +53,13 @@ bash cmake/install-dependencies.sh build/packages
 
 launcher=()
 if command -v ccache >/dev/null; then launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
-step "configure ($matrix)" cmake --preset default -B "$build" -D KVX_TEST_MATRIX=$matrix -D "KVX_PACKAGES=$PWD/build/packages" "${launcher[@]}"
+bench=ON
+if [ $matrix = desk ]; then
+  bench=OFF
+  export KVX_TEST_OPERATIONS=${KVX_TEST_OPERATIONS:-1000}
+fi
+step "configure ($matrix)" cmake --preset default -B "$build" -D KVX_TEST_MATRIX=$matrix -D KVX_BUILD_BENCH=$bench \
+  -D "KVX_PACKAGES=$PWD/build/packages" "${launcher[@]}"
 
 say "build"
 cmake --build "$build" -j "$jobs" 2>&1 | tenths || { cat "$log"; say "the build failed"; exit 1; }
