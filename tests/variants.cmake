@@ -23,12 +23,16 @@ function(kvx_variant preset)
                                         -D "launcher=${CMAKE_CXX_COMPILER_LAUNCHER}" -P "${PROJECT_SOURCE_DIR}/cmake/checks/build_preset.cmake")
   set_tests_properties(${preset}/build PROPERTIES WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" FIXTURES_SETUP ${preset} RUN_SERIAL ON LABELS variant
                                                   TIMEOUT 1500)
+  set(fuzz_seconds 1)
+  if(preset STREQUAL "asan")
+    set(fuzz_seconds 60)  # files are fuzzed for a minute where every read out of bounds shows
+  endif()
   foreach(program IN LISTS programs)
     cmake_path(GET program FILENAME name)
     string(REGEX REPLACE "^test_" "" name "${name}")
     add_test(NAME ${preset}/${name} COMMAND "${CMAKE_COMMAND}" -E env "${folder}/${program}")  # it exists once <preset>/build has run
     set_tests_properties(${preset}/${name} PROPERTIES FIXTURES_REQUIRED ${preset} LABELS variant TIMEOUT 900
-                                                      ENVIRONMENT KVX_TEST_OPERATIONS=${operations})
+                                                      ENVIRONMENT "KVX_TEST_OPERATIONS=${operations};KVX_FUZZ_SECONDS=${fuzz_seconds}")
   endforeach()
 endfunction()
 
@@ -68,7 +72,7 @@ foreach(level IN LISTS levels)
     string(REGEX REPLACE "^test_" "" stem "${name}")
     add_test(NAME ${level}/${stem} COMMAND ${name})
     set_tests_properties(${level}/${stem} PROPERTIES LABELS variant TIMEOUT 900
-                                                      ENVIRONMENT "KVX_SIMD=${level};KVX_TEST_OPERATIONS=${operations}")
+                                                      ENVIRONMENT "KVX_SIMD=${level};KVX_TEST_OPERATIONS=${operations};KVX_FUZZ_SECONDS=1")
   endforeach()
 endforeach()
 
