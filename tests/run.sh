@@ -50,6 +50,7 @@ tenths() {
 
 say "packages"
 bash cmake/install-dependencies.sh build/packages
+bash examples/model.sh build/model >/dev/null || echo "kvx: tests on the real model are left out"
 
 launcher=()
 if command -v ccache >/dev/null; then launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
