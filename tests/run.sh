@@ -53,7 +53,10 @@ bash cmake/install-dependencies.sh build/packages
 bash examples/model.sh build/model >/dev/null || echo "kvx: tests on the real model are left out"
 
 launcher=()
-if command -v ccache >/dev/null; then launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+if command -v ccache >/dev/null; then
+  launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1  # another clone finds what this one has compiled
+fi
 bench=ON
 if [ $matrix = desk ]; then
   bench=OFF
