@@ -4,6 +4,7 @@
 #include <kvx/backend/simd/rerank_table.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/core/math.hpp>
+#include <kvx/index/host/sign_sums.hpp>
 #include <kvx/rerank/head_view.hpp>
 #include <kvx/rerank/rsq_ip.hpp>
 #include <kvx/sketch/key_code.hpp>
@@ -42,11 +43,14 @@ inline float weighted_sum(const key_sketch& s, const whole_levels& levels, int d
   return (group[0] + group[2]) + (group[1] + group[3]);
 }
 
-/// scale q.mean, in double lanes.
-inline float mean_term(const std::vector<float>& scaled, const bf16* mean) {
-  double l[8] = {};
-  for (std::size_t d = 0; d < scaled.size(); ++d) l[d % 8] += static_cast<double>(scaled[d]) * static_cast<double>(to_float(mean[d]));
-  return static_cast<float>(((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7])));
+/// q.mean: float lanes of exact products, term d in lane d % 16.   query (D): 16 significant bits
+inline float page_dot(const std::vector<float>& query, const bf16* mean, int dim) {
+  float l[16] = {};
+  for (int d = 0; d < dim; ++d) l[d % 16] += query[static_cast<std::size_t>(d)] * to_float(mean[d]);
+  for (int step = 8; step > 0; step /= 2) {
+    for (int i = 0; i < step; ++i) l[i] += l[i + step];
+  }
+  return l[0];
 }
 
 /// Logits (G, C).
@@ -61,12 +65,13 @@ std::vector<float> code_logits(const key_sketch& s, const head_view<E>& from, co
     const query_scale q = scale_of(queries.rotated.at(g, 0), queries.rotated.strides[1], D);
     const float unit = scale * q.unit * levels.unit;
     std::vector<int> whole;
-    std::vector<float> scaled;
+    std::vector<float> plain, page_query(static_cast<std::size_t>(sign_sum_parts::page_pitch(D)));
     for (int d = 0; d < D; ++d) whole.push_back(whole_component(*queries.rotated.at(g, d), q.inverse));
-    for (int d = 0; s.centre && d < D; ++d) scaled.push_back(scale * *queries.plain.at(g, d));
+    for (int d = 0; s.centre && d < D; ++d) plain.push_back(*queries.plain.at(g, d));
+    const double page_unit = s.centre ? static_cast<double>(scale) * fill_page_query(plain.data(), D, page_query.data()) : 0;
     for (const std::int32_t id : ids) {
       const page_code<false> code = code_of(from.columns, from.pages[id / P], from.head);
-      const float term = s.centre ? mean_term(scaled, code.means) : 0;
+      const float term = s.centre ? static_cast<float>(page_unit * static_cast<double>(page_dot(page_query, code.means, D))) : 0;
       logits.push_back(multiply_add(unit, weighted_sum(s, levels, D, P, id % P, code, whole), term));
     }
   }
