@@ -14,9 +14,9 @@ STRICT = ["c++", "-std=c++20", "-Wall", "-Werror", "-fsyntax-only"]
 CASES = {
     "good levels": (["include_levels.py"], {"include/kvx/core/a.hpp": GOOD, "include/kvx/cache.hpp": GOOD + "#include <kvx/core/a.hpp>\n"}, None),
     "upward include": (["include_levels.py"], {"include/kvx/core/a.hpp": GOOD + "#include <kvx/cache.hpp>\n", "include/kvx/cache.hpp": GOOD},
-                       "core/a.hpp:3: <kvx/cache.hpp> (level 6) is not below level 0"),
+                       "core/a.hpp:3: <kvx/cache.hpp> (level 7) is not below level 0"),
     "sideways include": (["include_levels.py"], {"include/kvx/index/a.hpp": GOOD + "#include <kvx/codec/b.hpp>\n", "include/kvx/codec/b.hpp": GOOD},
-                         "is not below level 3"),
+                         "is not below level 4"),
     "quoted upward include": (["include_levels.py"], {"include/kvx/core/a.hpp": GOOD + '#include "../cache.hpp"\n', "include/kvx/cache.hpp": GOOD},
                               "is not below level 0"),
     "missing header": (["include_levels.py"], {"include/kvx/core/a.hpp": GOOD + "#include <kvx/core/b.hpp>\n"}, "does not exist"),
