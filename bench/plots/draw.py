@@ -45,7 +45,7 @@ def quality_window(results):
 def attention_time(results):
     """Attention time of a decode step against the context."""
     values = read(results / "attention_time.txt")
-    chart = Chart("What attention costs", "one decode step, 30 layers of 3 KV and 9 query heads, D 64, bf16; median of 15 steps",
+    chart = Chart("What attention costs", "one decode step, 30 layers of 3 KV and 9 query heads, D 64, bf16; one core, each layer's fastest of 15 steps",
                   "context, tokens", "attention, ms per token", CONTEXTS)
     for name, label in (("full", "full"), ("window", "window of 516\nlayers 0 and 1 full")):
         chart.add(label, [(c, values[f"attend_ms_{name}_{c}"]) for c in CONTEXTS if f"attend_ms_{name}_{c}" in values])
