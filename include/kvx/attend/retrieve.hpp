@@ -5,7 +5,6 @@
 #include <kvx/index/sign_buckets.hpp>
 #include <kvx/layout/zones.hpp>
 
-#include <algorithm>
 #include <cstdint>
 
 namespace kvx {
@@ -26,7 +25,7 @@ struct retrieve_options {
 /// A sequence shorter than this is attended to densely: retrieval would read as much.
 /// source: ParisKV (arXiv 2602.07721) section 4
 KVX_HD constexpr std::int64_t dense_below(zones z, std::int64_t keep) {
-  const std::int64_t always = std::int64_t{z.sink} + z.local + 2 * std::min(keep, std::int64_t{1} << 40);
+  const std::int64_t always = std::int64_t{z.sink} + z.local + 2 * (keep < std::int64_t{1} << 40 ? keep : std::int64_t{1} << 40);
   return always > 2000 ? always : 2000;
 }
 

@@ -3,8 +3,6 @@
 
 #include <kvx/core/annotate.hpp>
 
-#include <type_traits>
-
 namespace kvx {
 
 /// a * b rounded once: no compiler fuses it with an addition that follows.
@@ -13,7 +11,7 @@ namespace kvx {
 ///             such products then depend on compiler and flags. Between an opaque product and the sum they cannot.
 /// cost        none beside the multiplication
 KVX_HD constexpr float rounded_product(float a, float b) {
-  if (std::is_constant_evaluated()) return a * b;
+  if (__builtin_is_constant_evaluated()) return a * b;
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
 #else
@@ -31,7 +29,7 @@ KVX_HD constexpr float rounded_product(float a, float b) {
 
 /// The same in double precision.
 KVX_HD constexpr double rounded_product(double a, double b) {
-  if (std::is_constant_evaluated()) return a * b;
+  if (__builtin_is_constant_evaluated()) return a * b;
 #if defined(__CUDA_ARCH__)
   return __dmul_rn(a, b);
 #else

@@ -35,7 +35,7 @@ struct key_sketch {
   friend constexpr bool operator==(const key_sketch&, const key_sketch&) = default;
 };
 
-constexpr bool is_valid(const key_sketch& s) {
+KVX_HD constexpr bool is_valid(const key_sketch& s) {
   return (s.subspace == 4 || s.subspace == 8 || s.subspace == 16) && (s.bits == 1 || s.bits == 2 || s.bits == 4 || s.bits == 8);
 }
 

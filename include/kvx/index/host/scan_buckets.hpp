@@ -1,5 +1,5 @@
 #pragma once
-// The scan on the host: one byte for every key of a head, and how many keys have each byte.
+// The scan on the host: one byte for every key of a head, and the keys with the highest.
 
 #include <kvx/backend/host.hpp>
 #include <kvx/backend/simd/dispatch.hpp>
@@ -16,6 +16,11 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 1675  // nvcc hands `#pragma GCC unroll` on to the host compiler, but warns of it
+#endif
 
 namespace kvx {
 
@@ -63,17 +68,8 @@ inline void page_offsets(const simd::scan_table& kernels, const bucket_query& q,
   }
 }
 
-/// Adds the counts of n bytes to four tables: neighbours often have the same score, and would wait for each other in one.
-inline void count_scores(const std::uint8_t* scores, std::int64_t n, std::uint32_t (&counts)[4][256]) {
-  std::int64_t t = 0;
-  for (; t + 8 <= n; t += 8) {
-    std::uint64_t x;
-    std::memcpy(&x, scores + t, 8);
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) ++counts[j % 4][x >> 8 * j & 255];
-  }
-  for (; t < n; ++t) ++counts[0][scores[t]];
-}
+/// Pages from one that is scored to one that is asked for.
+inline constexpr std::int64_t pages_ahead = 2;
 
 /// Asks for the columns of a page that the scan will read soon.
 inline void prefetch_block(const std::byte* block, std::int64_t bytes) {
@@ -111,36 +107,63 @@ inline void score_page(const simd::scan_table& kernels, const bucket_query& q, c
 
 /// Scores the keys of some pages of a zone.
 ///
-/// what        the score byte of every token; tokens of these pages outside [begin, end) get no_score and are not counted
-/// shapes      scores ((last - first) * P): token (first * P + i) at i; histogram (256), to which the counts are added: scans of
-///             other pages, on other threads with histograms of their own, give the same sums
+/// what        the score byte of every token; tokens of these pages outside [begin, end) get no_score
+/// shapes      scores ((last - first) * P): token (first * P + i) at i. Pieces of a zone may be scanned by several threads at once, into
+///             parts of one array
 /// exactness   integers: the same bytes for every instruction set, compiler and split of the pages
 /// cost        reads signs, norms and page means once: 21 bytes a key at D 128, whatever the size of the group
-/// errors      usage_error where pages or spans do not fit the zone
+/// errors      usage_error where pages or scores do not fit the zone
 inline void scan_buckets(const host&, const bucket_query& q, const bucket_zone& z, std::int64_t first, std::int64_t last,
-                         std::span<std::uint8_t> scores, std::span<std::uint32_t, 256> histogram, call_site where = call_site::here()) {
+                         std::span<std::uint8_t> scores, call_site where = call_site::here()) {
   require_range("scan_buckets: first page", first, z.first_page(), z.last_page(), where);
   require_range("scan_buckets: last page", last, first, z.last_page(), where);
   const std::int64_t tokens = z.page.tokens;
   require(static_cast<std::int64_t>(scores.size()) >= (last - first) * tokens, "scan_buckets: scores are fewer than the pages' tokens",
           where);
   const simd::scan_table& kernels = simd::scan_kernels();
-  std::uint32_t counts[4][256] = {};
   for (std::int64_t i = first; i < last; ++i) {
-    if (i + 1 < last) {
-      prefetch_block(z.block(column_signs, i + 1), plane_bytes(q.dim) * tokens);
-      if (q.norms) prefetch_block(z.block(column_norms, i + 1), tokens);
-      if (q.page_queries != nullptr) prefetch_block(z.block(column_means, i + 1), q.dim * 2);
+    if (i + pages_ahead < last) {
+      prefetch_block(z.block(column_signs, i + pages_ahead), plane_bytes(q.dim) * tokens);
+      if (q.norms) prefetch_block(z.block(column_norms, i + pages_ahead), tokens);
+      if (q.page_queries != nullptr) prefetch_block(z.block(column_means, i + pages_ahead), q.dim * 2);
     }
     std::uint8_t* const out = scores.data() + (i - first) * tokens;
     score_page(kernels, q, z, i, out);
-    const std::int64_t from = std::max<std::int64_t>(z.begin - i * tokens, 0);
-    const std::int64_t to = std::min<std::int64_t>(z.end - i * tokens, tokens);
-    std::fill(out, out + from, no_score);
-    std::fill(out + to, out + tokens, no_score);
-    count_scores(out + from, to - from, counts);
+    const std::int64_t from = z.begin - i * tokens, to = z.end - i * tokens;
+    if (from > 0) std::fill(out, out + from, no_score);
+    if (to < tokens) std::fill(out + to, out + tokens, no_score);
   }
-  for (std::size_t s = 0; s < 256; ++s) histogram[s] += counts[0][s] + counts[1][s] + counts[2][s] + counts[3][s];
+}
+
+/// The cut that takes `wanted` keys of the highest scores, or all that have one.
+///
+/// what        cut_of a histogram, by bisection: counting the bytes above a level is so cheap that eight passes over the scores cost a
+///             sixth of a histogram
+/// shapes      scores (n), of any number of scans side by side
+inline candidate_cut cut_of(const host&, std::span<const std::uint8_t> scores, std::int64_t wanted) {
+  const simd::scan_table& kernels = simd::scan_kernels();
+  const auto n = static_cast<std::int64_t>(scores.size());
+  candidate_cut cut;
+  if (wanted <= 0) return cut;
+  // Of the levels from 1 on, the highest that as many keys reach; `reach` keys reach it, `above` the next.
+  int low = 1, high = 255;
+  std::int64_t reach = -1, above = 0;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    const std::int64_t keys = kernels.count_above(scores.data(), n, middle - 1);
+    if (keys >= wanted) {
+      low = middle;
+      reach = keys;
+    } else {
+      high = middle - 1;
+      above = keys;
+    }
+  }
+  if (reach < 0) reach = kernels.count_above(scores.data(), n, 0);
+  cut.level = low;
+  cut.count = std::min(reach, wanted);
+  cut.ties = cut.count - above;
+  return cut;
 }
 
 /// The tokens of the highest scores, ascending.
@@ -155,3 +178,7 @@ inline std::int64_t select_candidates(const host&, std::span<const std::uint8_t>
 }
 
 }  // namespace kvx
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif

@@ -13,6 +13,11 @@
 #include <span>
 #include <utility>
 
+#if defined(__CUDACC__)
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 1675  // nvcc hands `#pragma GCC unroll` on to the host compiler, but warns of it
+#endif
+
 namespace kvx {
 
 /// Entries of a table of bucket counts: keys of each value of each plane byte, (planes, 256). Buckets of four signs are sums of these.
@@ -40,10 +45,15 @@ inline void count_buckets(const host&, const bucket_zone& z, std::int64_t first,
       for (; t + 8 <= to; t += 8) {
         std::uint64_t x[4];
         for (int j = 0; j < 4; ++j) std::memcpy(&x[j], s + j * tokens + t, 8);
-#pragma GCC unroll 8
-        for (int k = 0; k < 64; k += 8) {
-#pragma GCC unroll 4
-          for (int j = 0; j < 4; ++j) c[256 * j + static_cast<int>(x[j] >> k & 255)] += by;
+        for (int k = 0; k < 64; k += 16) {  // written out: compilers keep short loops rolled at -O2
+          c[x[0] >> k & 255] += by;
+          c[256 + (x[1] >> k & 255)] += by;
+          c[512 + (x[2] >> k & 255)] += by;
+          c[768 + (x[3] >> k & 255)] += by;
+          c[x[0] >> (k + 8) & 255] += by;
+          c[256 + (x[1] >> (k + 8) & 255)] += by;
+          c[512 + (x[2] >> (k + 8) & 255)] += by;
+          c[768 + (x[3] >> (k + 8) & 255)] += by;
         }
       }
       for (; t < to; ++t) {
@@ -173,3 +183,7 @@ inline bucket_query prepare_votes(const host&, const key_sketch& sketch, int dim
 }
 
 }  // namespace kvx
+
+#if defined(__CUDACC__)
+#pragma nv_diagnostic pop
+#endif
