@@ -147,7 +147,7 @@ void merge_tile(const dense_call<E, T>& call, const dense_job& job, const dense_
     int n = 0;
     const auto flush = [&] {
       const float keep = 1;
-      call.kernels->f32.weighted_sum(weights, &keep, 1, sums, n, nullptr, 0, dim, merged, pitch);
+      call.kernels->merge(weights, &keep, 1, sums, n, nullptr, 0, dim, merged, pitch);
       n = 0;
     };
     for (std::int64_t i = 0; i < job.pieces; ++i) {

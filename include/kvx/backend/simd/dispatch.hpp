@@ -77,6 +77,24 @@ namespace kvx::simd::avx512 {
 
 namespace kvx::simd {
 
+template <class E>
+const row_kernels<E>& kernel_table::rows() const {
+#if defined(__x86_64__)
+  if (set == instruction_set::avx512) return avx512::rows_of<E>;
+  if (set == instruction_set::avx2) return avx2::rows_of<E>;
+#endif
+  return baseline::rows_of<E>;
+}
+
+template <class E>
+const encode_functions<E>& encode_table::of() const {
+#if defined(__x86_64__)
+  if (set == instruction_set::avx512) return avx512::encoders_of<E>;
+  if (set == instruction_set::avx2) return avx2::encoders_of<E>;
+#endif
+  return baseline::encoders_of<E>;
+}
+
 /// The kernels of one set, which the processor must support.
 inline const kernel_table& kernels_of(instruction_set s) {
 #if defined(__x86_64__)

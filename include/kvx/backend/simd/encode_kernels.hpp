@@ -331,9 +331,7 @@ inline void encode_keys(const encode_task& task, const E* rows, std::int64_t str
   }
 }
 
-inline constexpr encode_table encode_kernel_table = {
-    lanes::width,
-    {key_sums<float>, key_mean<float>, encode_keys<float>},
-    {key_sums<half>, key_mean<half>, encode_keys<half>},
-    {key_sums<bf16>, key_mean<bf16>, encode_keys<bf16>},
-};
+template <class E>
+inline constexpr encode_functions<E> encoders_of = {key_sums<E>, key_mean<E>, encode_keys<E>};
+
+inline constexpr encode_table encode_kernel_table = {lanes::set_name, lanes::width};

@@ -1,6 +1,7 @@
 #pragma once
 // What the kernels that encode keys are: one table of functions, the same for every instruction set.
 
+#include <kvx/backend/simd/level.hpp>
 #include <kvx/core/element.hpp>
 
 #include <concepts>
@@ -61,21 +62,12 @@ struct encode_functions {
 };
 
 struct encode_table {
+  instruction_set set;
   int lanes;  ///< keys side by side: the best n is a multiple of it
-  encode_functions<float> f32;
-  encode_functions<half> f16;
-  encode_functions<bf16> b16;
 
+  /// The functions for rows of E; only those of elements that a program names are compiled (dispatch.hpp).
   template <class E>
-  const encode_functions<E>& of() const {
-    if constexpr (std::same_as<E, float>) {
-      return f32;
-    } else if constexpr (std::same_as<E, half>) {
-      return f16;
-    } else {
-      return b16;
-    }
-  }
+  const encode_functions<E>& of() const;
 };
 
 }  // namespace kvx::simd

@@ -44,7 +44,8 @@ template <class E>
 
 /// Scores of Q queries against n rows, lanes::tokens(Q) rows at a time.
 template <class E, int Q>
-inline void dots_of(const float* q, std::int64_t pitch, const E* const* rows, int n, const E* const* next, int next_n, int dim, float* scores) {
+inline void dots_of(const float* q, std::int64_t pitch, const E* const* rows, int n, const E* const* next, int next_n, int dim,
+                    float* scores) {
   constexpr int T = lanes::tokens(Q);
   constexpr int step = 2 * lanes::width;
   const int whole = dim / step * step;
@@ -118,8 +119,8 @@ inline void dots(const float* q, std::int64_t pitch, int count, const E* const* 
 
 /// C chunks of the weighted sums of Q queries, in registers over all n rows. Rest: the last chunk is not whole.
 template <class E, int Q, int C, bool Rest>
-[[gnu::always_inline]] inline void weighted_chunks(const float* weights, const float* factors, const E* const* rows, int n, const E* const* next,
-                                                   int next_n, int dim, int d, float* sums, std::int64_t pitch) {
+[[gnu::always_inline]] inline void weighted_chunks(const float* weights, const float* factors, const E* const* rows, int n,
+                                                   const E* const* next, int next_n, int dim, int d, float* sums, std::int64_t pitch) {
   constexpr int step = 2 * lanes::width;
   const typename chunk<E>::tail rest(Rest ? dim - d : 0);
   lanes::f a[Q][C], b[Q][C];                                                                        // a, b (Q, C, lanes)
@@ -168,8 +169,8 @@ template <class E, int Q, int C, bool Rest>
 }
 
 template <class E, int Q>
-inline void weighted_sum_of(const float* weights, const float* factors, const E* const* rows, int n, const E* const* next, int next_n, int dim,
-                            float* sums, std::int64_t pitch) {
+inline void weighted_sum_of(const float* weights, const float* factors, const E* const* rows, int n, const E* const* next, int next_n,
+                            int dim, float* sums, std::int64_t pitch) {
   constexpr int step = 2 * lanes::width;
   constexpr int C = lanes::chunks(Q);
   int d = 0;
@@ -183,8 +184,8 @@ inline void weighted_sum_of(const float* weights, const float* factors, const E*
 }
 
 template <class E>
-inline void weighted_sum(const float* weights, const float* factors, int count, const E* const* rows, int n, const E* const* next, int next_n,
-                         int dim, float* sums, std::int64_t pitch) {
+inline void weighted_sum(const float* weights, const float* factors, int count, const E* const* rows, int n, const E* const* next,
+                         int next_n, int dim, float* sums, std::int64_t pitch) {
   for (int g = 0; g < count; g += 4) {
     const float* const w = weights + g * block_tokens;
     float* const out = sums + g * pitch;
@@ -310,7 +311,8 @@ inline void panel_softmax(float* scores, int n, float cap, const float* low, con
   }
 }
 
-inline void panel_weighted_sum(const float* values, std::int64_t pitch, int n, int dim, const float* weights, const float* factor, float* sums) {
+inline void panel_weighted_sum(const float* values, std::int64_t pitch, int n, int dim, const float* weights, const float* factor,
+                               float* sums) {
   constexpr int R = lanes::panel_step;
   for (int d = 0; d < dim; d += R) {
     float* const out = sums + d * panel_width;
@@ -343,13 +345,15 @@ inline void panel_weighted_sum(const float* values, std::int64_t pitch, int n, i
   }
 }
 
+template <class E>
+inline constexpr row_kernels<E> rows_of = {dots<E>, weighted_sum<E>, widen<E>, narrow<E>};
+
 inline constexpr kernel_table kernels = {
+    lanes::set_name,
     lanes::width,
-    {dots<float>, weighted_sum<float>, widen<float>, narrow<float>},
-    {dots<half>, weighted_sum<half>, widen<half>, narrow<half>},
-    {dots<bf16>, weighted_sum<bf16>, widen<bf16>, narrow<bf16>},
     row_softmax,
     all_finite,
     {panel_width, panel_scores<short_key_pitch>, panel_softmax, panel_weighted_sum},
     {panel_width, panel_scores<long_key_pitch>, panel_softmax, panel_weighted_sum},
+    weighted_sum<float>,
 };

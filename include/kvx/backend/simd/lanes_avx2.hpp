@@ -4,6 +4,7 @@
 namespace kvx::simd::avx2 {
 
 struct lanes {
+  static constexpr instruction_set set_name = instruction_set::avx2;
   static constexpr int width = 8;
   static constexpr int panel_step = 4;  // 12 sums, 3 query vectors, 1 key: the 16 registers
   static constexpr int tokens(int queries) { return queries > 2 ? 2 : 4; }
@@ -117,9 +118,7 @@ struct chunk<float> {
 
 /// Eight elements to floats and back, in natural order.
 [[gnu::always_inline]] inline __m256 widen8(const float* p) { return _mm256_loadu_ps(p); }
-[[gnu::always_inline]] inline __m256 widen8(const half* p) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
+[[gnu::always_inline]] inline __m256 widen8(const half* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 [[gnu::always_inline]] inline __m256 widen8(const bf16* p) {
   const __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));

@@ -5,6 +5,7 @@ namespace kvx::simd::avx512 {
 
 // Some intrinsics stand here in their zero-masked form with a full mask: the plain form makes g++ 12 warn of an uninitialised variable.
 struct lanes {
+  static constexpr instruction_set set_name = instruction_set::avx512;
   static constexpr int width = 16;
   static constexpr int panel_step = 8;  // 24 sums of the 32 registers
   static constexpr int tokens(int) { return 4; }
@@ -24,10 +25,16 @@ struct lanes {
   [[gnu::always_inline]] static inline mask less(f a, f b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   [[gnu::always_inline]] static inline f select(mask m, f a, f b) { return _mm512_mask_blend_ps(m, b, a); }
   [[gnu::always_inline]] static inline f max(f a, f b) { return _mm512_maskz_max_ps(0xffff, a, b); }  // b if one is NaN
-  [[gnu::always_inline]] static inline f round(f x) { return _mm512_maskz_roundscale_ps(0xffff, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  [[gnu::always_inline]] static inline f round(f x) {
+    return _mm512_maskz_roundscale_ps(0xffff, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
   [[gnu::always_inline]] static inline f scale(f x, f n) { return _mm512_maskz_scalef_ps(0xffff, x, n); }  // x * 2^n, n whole
-  [[gnu::always_inline]] static inline __m256 low(f x) { return _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xff, _mm512_castps_pd(x), 0)); }
-  [[gnu::always_inline]] static inline __m256 high(f x) { return _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xff, _mm512_castps_pd(x), 1)); }
+  [[gnu::always_inline]] static inline __m256 low(f x) {
+    return _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xff, _mm512_castps_pd(x), 0));
+  }
+  [[gnu::always_inline]] static inline __m256 high(f x) {
+    return _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xff, _mm512_castps_pd(x), 1));
+  }
   // By hand: _mm512_reduce_add_ps warns of an uninitialised variable under g++ 12.
   [[gnu::always_inline]] static inline float sum(f x) {
     const __m256 y = _mm256_add_ps(low(x), high(x));
@@ -43,9 +50,10 @@ struct lanes {
   }
   /// out[0..3] = the sums of a, b, c, d: pairs of vectors share every addition.
   [[gnu::always_inline]] static inline void sum4(f a, f b, f c, f d, float* out) {
-    const f ab = _mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, a, b), _mm512_maskz_unpackhi_ps(0xffff, a, b));                  // a b a b, four times
+    const f ab = _mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, a, b), _mm512_maskz_unpackhi_ps(0xffff, a, b));  // a b a b, four times
     const f cd = _mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, c, d), _mm512_maskz_unpackhi_ps(0xffff, c, d));
-    const f abcd = _mm512_add_ps(_mm512_maskz_shuffle_ps(0xffff, ab, cd, 0x44), _mm512_maskz_shuffle_ps(0xffff, ab, cd, 0xee));  // a b c d, four times
+    const f abcd =
+        _mm512_add_ps(_mm512_maskz_shuffle_ps(0xffff, ab, cd, 0x44), _mm512_maskz_shuffle_ps(0xffff, ab, cd, 0xee));  // a b c d, four times
     const __m256 y = _mm256_add_ps(low(abcd), high(abcd));
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
   }
@@ -103,7 +111,9 @@ struct chunk<float> {
 
 /// The first elements of a row that the mask names, to floats and back, in natural order.
 [[gnu::always_inline]] inline __m512 widen16(const float* p, __mmask16 m) { return _mm512_maskz_loadu_ps(m, p); }
-[[gnu::always_inline]] inline __m512 widen16(const half* p, __mmask16 m) { return _mm512_maskz_cvtph_ps(0xffff, _mm256_maskz_loadu_epi16(m, p)); }
+[[gnu::always_inline]] inline __m512 widen16(const half* p, __mmask16 m) {
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_maskz_loadu_epi16(m, p));
+}
 [[gnu::always_inline]] inline __m512 widen16(const bf16* p, __mmask16 m) {
   return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_maskz_loadu_epi16(m, p)), 16));
 }

@@ -1,6 +1,7 @@
 #pragma once
 // Vectors of four floats in the compiler's own vector type: every processor, no intrinsics.
 
+#include <kvx/backend/simd/level.hpp>
 #include <kvx/core/element.hpp>
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 namespace kvx::simd::baseline {
 
 struct lanes {
+  static constexpr instruction_set set_name = instruction_set::baseline;
   static constexpr int width = 4;
   static constexpr int panel_step = 4;  // keys at a time in panel kernels
   static constexpr int tokens(int) { return 2; }

@@ -52,12 +52,14 @@ inline instruction_set detect_instruction_set() {
 constexpr simd_choice choose_instruction_set(instruction_set detected, const char* request) {
   if (request == nullptr || *request == 0) return {detected, detected, false};
   for (const auto s : {instruction_set::baseline, instruction_set::avx2, instruction_set::avx512}) {
-    if (std::string_view(request) == name_of(s)) return s <= detected ? simd_choice{detected, s, false} : simd_choice{detected, detected, true};
+    if (std::string_view(request) == name_of(s))
+      return s <= detected ? simd_choice{detected, s, false} : simd_choice{detected, detected, true};
   }
   return {detected, detected, true};
 }
 static_assert(choose_instruction_set(instruction_set::avx512, "avx2").used == instruction_set::avx2);
-static_assert(choose_instruction_set(instruction_set::avx2, "avx512").refused && choose_instruction_set(instruction_set::avx2, "sse").refused);
+static_assert(choose_instruction_set(instruction_set::avx2, "avx512").refused &&
+              choose_instruction_set(instruction_set::avx2, "sse").refused);
 
 /// The choice of this process, made at the first call: a later change of the environment changes nothing.
 inline const simd_choice& simd_level() {

@@ -230,6 +230,17 @@ inline void page_dots(const float* q, std::int64_t pitch, int heads, const bf16*
   }
 }
 
+inline std::int64_t count_above(const std::uint8_t* scores, std::int64_t n, int level) {
+  std::int64_t count = 0, t = 0;
+  std::uint64_t above, equal;
+  for (; t + scan_block <= n; t += scan_block) {
+    bytes::compare(scores + t, static_cast<std::uint8_t>(level), above, equal);
+    count += __builtin_popcountll(above);
+  }
+  for (; t < n; ++t) count += scores[t] > level ? 1 : 0;
+  return count;
+}
+
 inline std::int64_t select(const std::uint8_t* scores, std::int64_t n, int level, std::int64_t& ties, std::int32_t first,
                            std::int32_t* out) {
   std::int32_t* end = out;
@@ -256,4 +267,4 @@ inline std::int64_t select(const std::uint8_t* scores, std::int64_t n, int level
   return end - out;
 }
 
-inline constexpr scan_table scan_functions = {sign_scores, vote_scores, page_dots, select};
+inline constexpr scan_table scan_functions = {sign_scores, vote_scores, page_dots, count_above, select};

@@ -90,6 +90,8 @@ struct scan_table {
   /// sums[g] = q_g . mean; q (heads, pitch) of 16 significant bits, 0 from dim up to a multiple of 16. Products are exact; term d is
   /// added to lane d % 16, ascending, and lanes j and j + 8, then j + 4, j + 2, j + 1 are added.
   void (*page_dots)(const float* q, std::int64_t pitch, int heads, const bf16* mean, int dim, float* sums);
+  /// How many of n scores are above `level`.
+  std::int64_t (*count_above)(const std::uint8_t* scores, std::int64_t n, int level);
   /// Writes first + t for every score above `level` and for the first `ties` scores equal to it, ascending; returns how many, and
   /// takes those it used from ties.
   std::int64_t (*select)(const std::uint8_t* scores, std::int64_t n, int level, std::int64_t& ties, std::int32_t first, std::int32_t* out);

@@ -1,6 +1,7 @@
 #pragma once
 // What the inner kernels are: one table of functions, the same for every instruction set.
 
+#include <kvx/backend/simd/level.hpp>
 #include <kvx/core/element.hpp>
 
 #include <concepts>
@@ -56,10 +57,8 @@ struct panel_kernels {
 };
 
 struct kernel_table {
+  instruction_set set;
   int lanes;  ///< floats in a vector
-  row_kernels<float> f32;
-  row_kernels<half> f16;
-  row_kernels<bf16> b16;
   /// One block of an online softmax: caps (cap > 0), takes the new maximum, replaces scores[g][t] by exp(score - max), adds them to
   /// sum, and leaves in factor what earlier sums must be multiplied with. scores (count, 64), the others (count).
   void (*row_softmax)(float* scores, int count, int n, float cap, float* max, float* sum, float* factor);
@@ -68,16 +67,12 @@ struct kernel_table {
   panel_kernels short_keys;
   panel_kernels long_keys;
 
+  /// weighted_sum over rows of floats, by which pieces of attention are merged.
+  decltype(row_kernels<float>::weighted_sum) merge;
+
+  /// The kernels for rows of E; only those of elements that a program names are compiled (dispatch.hpp).
   template <class E>
-  const row_kernels<E>& rows() const {
-    if constexpr (std::same_as<E, float>) {
-      return f32;
-    } else if constexpr (std::same_as<E, half>) {
-      return f16;
-    } else {
-      return b16;
-    }
-  }
+  const row_kernels<E>& rows() const;
 };
 
 /// Where component d of a row lies in a float vector in lane order.
