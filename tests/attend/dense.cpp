@@ -14,7 +14,8 @@ namespace {
 
 /// One item that decodes a token and one that is a short prompt, over rows of the same shape.
 template <class E, class T>
-void check_decode_and_prompt(paged_shape s, int group, std::int64_t decode_length, std::int64_t prompt_length, const dense_options& o = {}) {
+void check_decode_and_prompt(paged_shape s, int group, std::int64_t decode_length, std::int64_t prompt_length,
+                             const dense_options& o = {}) {
   s.lengths = {decode_length, prompt_length};
   const paged_rows<E> rows(s);
   const std::int64_t queries = prompt_length;

@@ -27,7 +27,8 @@ dense_reference dense_attention(const row_view<const E>& rows, std::span<const a
                                 const dense_options& o) {
   const std::int64_t N = q.extents[0], Q = q.extents[1], D = rows.key_dim, Dv = rows.value_dim, group = Q / rows.heads;
   constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-  dense_reference r{std::vector<double>(static_cast<std::size_t>(N * Q * Dv), nan), std::vector<double>(static_cast<std::size_t>(N * Q), nan)};
+  dense_reference r{std::vector<double>(static_cast<std::size_t>(N * Q * Dv), nan),
+                    std::vector<double>(static_cast<std::size_t>(N * Q), nan)};
   const double scale = o.scale != 0 ? static_cast<double>(o.scale) : 1 / std::sqrt(static_cast<double>(D));
   for (const attend_item& item : batch) {
     for (std::int64_t i = 0; i < item.queries; ++i) {

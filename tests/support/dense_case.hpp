@@ -56,9 +56,10 @@ struct dense_result {
 };
 
 template <class E, class T>
-dense_result<T> attend(const row_view<const E>& rows, std::span<const attend_item> batch, const query_rows<T>& q, const dense_options& o = {},
-                       instruction_set set = simd_level().used, const host& exec = {.threads = 1}) {
-  dense_result<T> r{std::vector<T>(static_cast<std::size_t>(q.n * q.heads * rows.value_dim)), std::vector<float>(static_cast<std::size_t>(q.n * q.heads))};
+dense_result<T> attend(const row_view<const E>& rows, std::span<const attend_item> batch, const query_rows<T>& q,
+                       const dense_options& o = {}, instruction_set set = simd_level().used, const host& exec = {.threads = 1}) {
+  dense_result<T> r{std::vector<T>(static_cast<std::size_t>(q.n * q.heads * rows.value_dim)),
+                    std::vector<float>(static_cast<std::size_t>(q.n * q.heads))};
   // Scratch full of NaN, exactly as large as promised: what is not written first must not be read.
   const std::int64_t bytes = attend_dense_scratch(exec, rows, batch, static_cast<int>(q.heads));
   const std::vector<std::byte> poison(static_cast<std::size_t>(bytes), std::byte{0xff});
