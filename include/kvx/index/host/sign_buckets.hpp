@@ -66,10 +66,9 @@ inline std::int64_t search_buckets(const host& exec, const key_sketch& sketch, c
   } else {
     q = prepare_sign_sums(exec, sketch, by.of, z, in, prepared, where);
   }
-  std::uint32_t histogram[256] = {};
   const std::span scores(part.scores, static_cast<std::size_t>((last - first) * z.page.tokens));
-  scan_buckets(exec, q, z, first, last, scores, histogram, where);
-  candidate_cut cut = cut_of(histogram, count);
+  scan_buckets(exec, q, z, first, last, scores, where);
+  candidate_cut cut = cut_of(exec, scores, count);
   return select_candidates(exec, scores, first * z.page.tokens, cut, out);
 }
 
