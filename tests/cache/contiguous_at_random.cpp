@@ -1,6 +1,6 @@
 // Contiguous caches under random operations hold what the model holds.
 
-#include "player.hpp"
+#include "play.hpp"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // Paged caches under random operations hold what the model holds, in every page size and element.
 
-#include "player.hpp"
+#include "play.hpp"
 
 namespace {
 

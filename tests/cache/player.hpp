@@ -1,6 +1,8 @@
 #pragma once
 // Plays random operations on a cache and on the model of one, and checks after each that both hold the same.
 
+#include "run_length.hpp"
+
 #include <support/cache_model.hpp>
 #include <support/checksum_index.hpp>
 #include <support/poison.hpp>
@@ -11,7 +13,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <random>
@@ -20,15 +21,6 @@
 #include <vector>
 
 namespace kvx::test {
-
-/// A number from the environment: KVX_TEST_OPERATIONS for slow builds, KVX_TEST_SEED for other runs.
-inline int from_environment(const char* name, int otherwise) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? std::atoi(text) : otherwise;
-}
-
-/// Operations of one run.
-inline int operations() { return std::max(1, from_environment("KVX_TEST_OPERATIONS", 10000)); }
 
 template <class Layout>
 class player {
@@ -406,27 +398,5 @@ class player {
   std::vector<sequence> stale_;
   token next_token_ = 1;
 };
-
-/// A run of random operations; what it must have met at least once is checked too, so that no case can fall silent.
-template <class Layout>
-void play(std::uint64_t seed, host exec = {.threads = 1, .parallel = serial()}) {
-  seed += static_cast<std::uint64_t>(from_environment("KVX_TEST_SEED", 0)) << 16;
-  CAPTURE(seed);
-  player<Layout> p(seed, exec);
-  const int count = operations();
-  for (int i = 0; i < count; ++i) {
-    CAPTURE(i);
-    p.play();
-  }
-  p.clear();
-  if (count < 1000) return;
-  constexpr bool fills_pages = Layout::shares_pages || Layout::shape.tokens < 16;  // else slabs end before the first page leaves `local`
-  CHECK(p.commits > count / 10);
-  CHECK(p.refusals > count / 50);
-  CHECK(p.shortages > 0);
-  CHECK(p.attended > count / 500);
-  CHECK(p.columns_checked > (fills_pages ? count / 20 : -1));
-  CHECK(p.most_shared > (Layout::shares_pages ? 2 : -1));
-}
 
 }  // namespace kvx::test
