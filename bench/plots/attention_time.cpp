@@ -1,4 +1,4 @@
-// Prints the attention time of one decode step on one core against the context, for the full cache and a window: attend_ms_<cache>_<context>.
+// Prints the attention time of one decode step on one core, full cache and window: attend_ms_<cache>_<context>, milliseconds.
 
 #include <kvx/kvx.hpp>
 
