@@ -73,7 +73,7 @@ TEST_CASE_TEMPLATE_DEFINE("append, truncate, append equals append", L, truncated
       feed(x.a, x.exec, s, tokens(1, n - back));
       feed(x.a, x.exec, s, tokens(5000, back));
       x.a.truncate(x.exec, s, n - back);
-      feed(x.a, x.exec, s, tokens(n - back + 1, back + 3));
+      feed(x.a, x.exec, s, tokens(static_cast<token>(n - back + 1), back + 3));
       feed(x.b, x.exec, t, tokens(1, n + 3));
       CAPTURE(n);
       CAPTURE(back);
