@@ -91,7 +91,6 @@ using slabs_of = contiguous<E, page_shape{.tokens = P, .key_dim = 5, .value_dim 
 TEST_CASE_TEMPLATE("every call survives every failing allocation", L, paged_of<float, 4>, paged_of<half, 16>, slabs_of<bf16, 4>) {
   fixture<L> x;
   auto& c = x.c;
-  auto& memory = x.memory;
   const host& exec = x.exec;
   const sequence a = x.a, b = x.b, spare = x.spare;
   const std::vector<test::token> ids = tokens(600, 26);

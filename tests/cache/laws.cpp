@@ -111,7 +111,7 @@ TEST_CASE_TEMPLATE_DEFINE("a fork equals a copy, and neither side sees what the 
       feed(x.a, x.exec, s, tokens(1, n));
       const sequence fork = x.a.fork(x.exec, s, kept);
       feed(x.a, x.exec, fork, tokens(7000, 30));
-      feed(x.a, x.exec, s, tokens(1 + n, 25));
+      feed(x.a, x.exec, s, tokens(static_cast<token>(1 + n), 25));
       feed(x.a, x.exec, fork, tokens(7030, 2));
 
       feed(x.b, x.exec, plain, tokens(1, n + 25));

@@ -31,7 +31,8 @@ std::vector<double> reference(const std::vector<float>& x) {
     for (std::size_t i = 0; i < p; ++i) {
       double sum = 0;
       for (std::size_t j = 0; j < p; ++j) {
-        const bool minus = (std::popcount(i & j) + (kvx::random_bits(seed, (first + j) / 64) >> (first + j) % 64 & 1)) % 2 != 0;
+        const bool minus =
+            (static_cast<unsigned>(std::popcount(i & j)) + (kvx::random_bits(seed, (first + j) / 64) >> (first + j) % 64 & 1)) % 2 != 0;
         sum += minus ? -x[first + j] : x[first + j];
       }
       y.push_back(sum / std::sqrt(static_cast<double>(p)));
