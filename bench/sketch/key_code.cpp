@@ -68,7 +68,8 @@ void encode_vs_memcpy() {
        }},
       9);
   std::printf("# %s, 2 MiB pages hold %.0f %% of the keys; memcpy %.1f ns a key, encode %.1f ns: %.1f million keys a second\n",
-              name_of(simd_level().used), 100 * bench::large_page_share(block.data()), t[0] / keys * 1e9, t[1] / keys * 1e9, keys / t[1] * 1e-6);
+              name_of(simd_level().used), 100 * bench::large_page_share(block.data()), t[0] / keys * 1e9, t[1] / keys * 1e9,
+              keys / t[1] * 1e-6);
   std::printf("encode_vs_memcpy %.2f\n", t[1] / t[0]);
 }
 

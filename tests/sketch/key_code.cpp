@@ -24,7 +24,9 @@ std::vector<E> random_keys(int tokens, int dim, unsigned seed, float common = 2,
   std::vector<float> mean(static_cast<std::size_t>(dim));
   for (float& m : mean) m = common * normal(random);
   std::vector<E> keys;
-  for (int i = 0; i < tokens * dim; ++i) keys.push_back(kvx::round_to<E>(mean[static_cast<std::size_t>(i % dim)] + spread * normal(random)));
+  for (int i = 0; i < tokens * dim; ++i) {
+    keys.push_back(kvx::round_to<E>(mean[static_cast<std::size_t>(i % dim)] + spread * normal(random)));
+  }
   return keys;
 }
 

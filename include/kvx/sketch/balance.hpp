@@ -27,7 +27,8 @@ struct rope_pairs {
   }
   friend constexpr bool operator==(const rope_pairs&, const rope_pairs&) = default;
 };
-static_assert(rope_pairs{rope_pairs::order::halves, 64}.partner(40) == 8 && rope_pairs{rope_pairs::order::interleaved, 64}.partner(64) == 64);
+static_assert(rope_pairs{rope_pairs::order::halves, 64}.partner(40) == 8);
+static_assert(rope_pairs{rope_pairs::order::interleaved, 64}.partner(64) == 64);
 
 /// Running moments of the keys and queries of one KV head, and the balance that follows from them.
 ///

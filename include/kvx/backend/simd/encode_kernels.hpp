@@ -163,7 +163,8 @@ struct encode_levels {
         top(lanes::set(book.squared_thresholds[(1 << Bits) / 2 - 1])) {}
 
   [[gnu::always_inline]] inline encode_lanes::i cell(lanes::f square, lanes::f radius) const {
-    encode_lanes::i c = encode_lanes::add_where(encode_lanes::reaches(square, lanes::mul(radius, top)), encode_lanes::none(), 1 << Bits >> 1);
+    const encode_lanes::mask upper = encode_lanes::reaches(square, lanes::mul(radius, top));
+    encode_lanes::i c = encode_lanes::add_where(upper, encode_lanes::none(), 1 << Bits >> 1);
     if constexpr (Bits == 3) {
       c = encode_lanes::add_where(encode_lanes::reaches(square, lanes::mul(radius, high[c])), c, 2);
       c = encode_lanes::add_where(encode_lanes::reaches(square, lanes::mul(radius, low[c])), c, 1);
@@ -196,8 +197,8 @@ inline constexpr std::int32_t plane_bits[8] = {0, 0x100, 0x10000, 0x10100, 0x100
 
 /// Codes N coordinates of one byte of the planes: bits into words (bytes sign, planes 0..2; planes 3..6), level |x| onto sum.
 template <int Bits, int N>
-[[gnu::always_inline]] inline void encode_coordinates(const float* x, int bit, lanes::f radius, const encode_levels<Bits>& book, lanes::f& sum,
-                                                      encode_lanes::i* words) {
+[[gnu::always_inline]] inline void encode_coordinates(const float* x, int bit, lanes::f radius, const encode_levels<Bits>& book,
+                                                      lanes::f& sum, encode_lanes::i* words) {
   const encode_lanes::ints8 planes(plane_bits);
 #pragma GCC unroll 8
   for (int j = 0; j < N; ++j) {

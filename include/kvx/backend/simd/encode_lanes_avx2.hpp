@@ -1,5 +1,4 @@
-#pragma once
-// What encoding needs beyond lanes, for eight keys side by side: AVX2. Included inside the target region of dispatch.hpp.
+// What encoding needs beyond lanes, for eight keys side by side: AVX2. Included once, inside the target region of dispatch.hpp.
 
 namespace kvx::simd::avx2 {
 

@@ -1,5 +1,5 @@
-#pragma once
-// What encoding needs beyond lanes, for sixteen keys side by side: AVX-512 F, BW, DQ, VL. Included inside the target region of dispatch.hpp.
+// What encoding needs beyond lanes, for sixteen keys side by side: AVX-512 F, BW, DQ, VL.
+// Included once, inside the target region of dispatch.hpp.
 
 namespace kvx::simd::avx512 {
 
@@ -18,7 +18,9 @@ struct encode_lanes {
   [[gnu::always_inline]] static inline f absolute(f x) { return _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff))); }
   [[gnu::always_inline]] static inline mask reaches(f x, f y) { return _mm512_cmp_ps_mask(x, y, _CMP_GE_OQ); }
   [[gnu::always_inline]] static inline i none() { return _mm512_setzero_si512(); }
-  [[gnu::always_inline]] static inline i add_where(mask m, i x, int step) { return _mm512_mask_add_epi32(x, m, x, _mm512_set1_epi32(step)); }
+  [[gnu::always_inline]] static inline i add_where(mask m, i x, int step) {
+    return _mm512_mask_add_epi32(x, m, x, _mm512_set1_epi32(step));
+  }
   [[gnu::always_inline]] static inline i either(i x, i y) { return _mm512_or_si512(x, y); }
   [[gnu::always_inline]] static inline i up(i x, int bits) { return _mm512_maskz_sll_epi32(0xffff, x, _mm_cvtsi32_si128(bits)); }
   [[gnu::always_inline]] static inline i down(i x, int bits) { return _mm512_maskz_srl_epi32(0xffff, x, _mm_cvtsi32_si128(bits)); }

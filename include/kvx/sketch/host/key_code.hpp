@@ -113,7 +113,8 @@ inline void forget_key(const key_sketch& s, int dim, int page_tokens, int slot, 
   const int bytes = plane_bytes(dim);
   for (int y = 0; y < bytes; ++y) out.signs[std::int64_t{y} * page_tokens + slot] = 0;
   if (out.norms != nullptr) out.norms[slot] = never_found;
-  if (out.magnitudes != nullptr) std::fill_n(out.magnitudes + std::int64_t{slot} * (s.bits - 1) * bytes, (s.bits - 1) * bytes, std::uint8_t{0});
+  const int all = (s.bits - 1) * bytes;
+  if (out.magnitudes != nullptr) std::fill_n(out.magnitudes + std::int64_t{slot} * all, all, std::uint8_t{0});
   const int weights = weights_per_key(s, dim);
   if (out.weights != nullptr) std::fill_n(out.weights + std::int64_t{slot} * weights, weights, no_weight);
 }
