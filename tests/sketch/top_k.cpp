@@ -113,6 +113,20 @@ TEST_CASE("many scores: probabilities over decades, ascending, descending, near 
   for (const std::int64_t k : {1, 512, 99'999}) check(scores, k);
 }
 
+TEST_CASE("many scores in one bin: too many to be kept aside, just few enough, one more") {
+  std::mt19937 random(6);
+  std::uniform_real_distribution<float> close(1, 1.2f), low(0, .5f);
+  for (const std::size_t n : {2047u, 2048u, 2049u, 50'000u}) {
+    std::vector<float> scores;
+    for (std::size_t t = 0; t < n; ++t) scores.push_back(close(random));
+    for (std::size_t t = 0; t < 3'000; ++t) scores.push_back(t % 100 == 0 ? 2 + low(random) : low(random));
+    std::shuffle(scores.begin(), scores.end(), random);
+    for (const std::int64_t k : {1, 29, 30, 31, 600, 2'000, 2'077, 2'078, 2'079, 2'080}) check(scores, k);
+    for (float& x : scores) x = std::round(x * 64) / 64;  // and many ties among them
+    for (const std::int64_t k : {1, 30, 31, 600, 2'000, 2'078, 2'079}) check(scores, k);
+  }
+}
+
 TEST_CASE("misuse is refused") {
   const std::vector<float> scores = {1, 2, 3};
   std::vector<std::int32_t> positions(2);

@@ -83,20 +83,22 @@ class code_finder {
         page_shift_(std::countr_zero(static_cast<unsigned>(from.rows.page_tokens))),
         plane_(plane_bytes(from.rows.key_dim)),
         magnitudes_(std::int64_t{s.bits - 1} * plane_),
-        weights_(weights_per_key(s, from.rows.key_dim)) {}
+        weights_(weights_per_key(s, from.rows.key_dim)),
+        mean_bytes_(s.centre ? std::int64_t{2} * from.rows.key_dim : 0) {}
 
-  /// The code of a token, and `moved`: whether its page is another one than that of the token before.
-  simd::code_address find(std::int64_t token, bool& moved) {
+  /// The code of a token.
+  simd::code_address find(std::int64_t token) {
     const std::int64_t page = token >> page_shift_;
-    moved = page != page_;
-    if (moved) {
+    if (page != page_) {
       page_ = page;
       code_ = code_of(columns_, pages_[page], head_);
+      for (std::int64_t j = 0; j < mean_bytes_; j += 64) __builtin_prefetch(reinterpret_cast<const std::byte*>(code_.means) + j);
     }
     const std::int64_t slot = token & ((std::int64_t{1} << page_shift_) - 1);
     return {code_.signs + slot, code_.magnitudes + slot * magnitudes_, code_.weights + slot * weights_};
   }
 
+  /// The mean of the page of the token found last; null where pages have none.
   const bf16* means() const { return code_.means; }
 
   /// Asks for all that the kernels read of a token: its signs where those of the token before do not lie in the same lines.
@@ -120,16 +122,17 @@ class code_finder {
   std::int64_t plane_;
   std::int64_t magnitudes_;
   std::int64_t weights_;
+  std::int64_t mean_bytes_;
   std::int64_t page_ = -1;
   std::uintptr_t sign_line_ = 0;
   page_code<false> code_;
 };
 
-/// Up to code_block candidates: their codes, and the term of each one's page.
+/// Up to code_block candidates.
 struct block {
   int n = 0;
   simd::code_address keys[simd::code_block];
-  float terms[most_rerank_heads][simd::code_block];
+  const bf16* means[simd::code_block];
 };
 
 /// Logits of candidates [first, last) by the kernels of a given instruction set.
@@ -140,36 +143,41 @@ void rerank_range(const kernels_used& kernels, const head_view<E>& from, const k
   const auto G = static_cast<int>(logits.extents[0]);
   const int D = format.dim;
   code_finder finder(from, sketch);
-  float page_terms[most_rerank_heads] = {};                                                          // (G)
   block blocks[2];
   block *now = &blocks[0], *next = &blocks[1];
   const auto fill = [&](block& b, std::int64_t begin) {
     b.n = static_cast<int>(std::clamp<std::int64_t>(last - begin, 0, simd::code_block));
     for (int t = 0; t < b.n; ++t) {
-      bool moved = false;
-      b.keys[t] = finder.find(ids[static_cast<std::size_t>(begin + t)], moved);
+      b.keys[t] = finder.find(ids[static_cast<std::size_t>(begin + t)]);
+      b.means[t] = finder.means();
       finder.prefetch(b.keys[t]);
-      if (moved && sketch.centre) {
-        kernels.page.page_dots(queries.plain, page_pitch(D), G, finder.means(), D, page_terms);
-        for (int g = 0; g < G; ++g) page_terms[g] = static_cast<float>(queries.page_units[g] * static_cast<double>(page_terms[g]));
-      }
-      for (int g = 0; g < G; ++g) b.terms[g][t] = page_terms[g];
     }
   };
-  float sums[most_rerank_heads * simd::code_block];                                                  // (padded heads, code_block)
+  const bf16* mean = nullptr;
+  float page_terms[most_rerank_heads] = {};                                                         // (G)
+  float terms[most_rerank_heads][simd::code_block];                                                 // (G, code_block)
+  float sums[most_rerank_heads * simd::code_block];                                                 // (padded heads, code_block)
   fill(*now, first);
   for (std::int64_t begin = first; begin < last; begin += simd::code_block) {
     fill(*next, begin + simd::code_block);
+    for (int t = 0; t < now->n; ++t) {
+      if (sketch.centre && now->means[t] != mean) {
+        mean = now->means[t];
+        kernels.page.page_dots(queries.plain, page_pitch(D), G, mean, D, page_terms);
+        for (int g = 0; g < G; ++g) page_terms[g] = static_cast<float>(queries.page_units[g] * static_cast<double>(page_terms[g]));
+      }
+      for (int g = 0; g < G; ++g) terms[g][t] = page_terms[g];
+    }
     kernels.code.code_sums(format, queries.whole, whole_pitch(D), static_cast<int>(padded_heads(G)), now->keys, now->n, sums);
-    for (int g = 0; g < G; ++g) kernels.code.logits(queries.units[g], sums + g * simd::code_block, now->terms[g], now->n, logits.at(g, begin));
+    for (int g = 0; g < G; ++g) kernels.code.logits(queries.units[g], sums + g * simd::code_block, terms[g], now->n, logits.at(g, begin));
     std::swap(now, next);
   }
 }
 
 /// rerank by the kernels of a given instruction set.
 template <int Bits, class E>
-void rerank(const kernels_used& kernels, const host& exec, const key_sketch& sketch, const head_view<E>& from,
-            const group_queries& queries, std::span<const std::int32_t> ids, tensor_view<float, 2> logits, std::span<std::byte> scratch) {
+void rerank(const kernels_used& kernels, const host& exec, const key_sketch& sketch, const head_view<E>& from, const group_queries& queries,
+            std::span<const std::int32_t> ids, tensor_view<float, 2> logits, std::span<std::byte> scratch) {
   const std::int64_t D = from.rows.key_dim, C = logits.extents[1];
   const whole_levels levels = whole_levels_of<Bits>(sketch, static_cast<int>(D));
   const float scale = queries.scale != 0 ? queries.scale : 1 / std::sqrt(static_cast<float>(D));
