@@ -124,17 +124,17 @@ class player {
   void fork() {
     if (handles_.empty()) return;
     const auto [id, handle] = *any(handles_);
-    const std::int64_t n = below(2) == 0 ? length(id) : below(static_cast<int>(length(id)) + 2);
-    const auto call = [&, h = handle] { return n == length(id) && below(2) == 0 ? cache_.fork(exec_, h) : cache_.fork(exec_, h, n); };
+    const std::int64_t held = length(id), n = below(2) == 0 ? held : below(static_cast<int>(held) + 2);
+    const auto call = [&, h = handle] { return n == held && below(2) == 0 ? cache_.fork(exec_, h) : cache_.fork(exec_, h, n); };
     const auto verdict = model_.cut(id, n);
     if (verdict == cache_model::verdict::must_not) return refused<usage_error>(call);
     if (model_.full() || model_.fork_lacks(n)) {
       if (verdict == cache_model::verdict::must) return refused<capacity_error>(call);
       return;
     }
-    attempt(verdict, [&] {
+    attempt(verdict, [&, i = id] {
       const sequence handle_of_fork = call();
-      handles_[model_.fork(id, n)] = handle_of_fork;
+      handles_[model_.fork(i, n)] = handle_of_fork;
     });
   }
 
@@ -145,9 +145,9 @@ class player {
     const auto call = [&, h = handle] { cache_.truncate(exec_, h, n); };
     const auto verdict = model_.cut(id, n);
     if (verdict == cache_model::verdict::must_not || model_.sequences.at(id).in_step) return refused<usage_error>(call);
-    attempt(verdict, [&] {
+    attempt(verdict, [&, i = id] {
       call();
-      model_.truncate(id, n);
+      model_.truncate(i, n);
     });
   }
 
