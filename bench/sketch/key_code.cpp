@@ -58,15 +58,15 @@ void encode_vs_memcpy() {
   }
   std::int64_t turn = 0;
   const auto cold = [&] { return block.data() + turn++ % copies * key_bytes; };
-  const auto t = bench::alternate(
-      {[&] { std::memcpy(copy.data(), cold(), static_cast<std::size_t>(key_bytes)); },
-       [&] {
-         const bf16* const k = reinterpret_cast<const bf16*>(cold());
-         for (std::int64_t p = 0; p < pages; ++p) {
-           encode_page(encoder, k + p * page_tokens * dim, dim, page_tokens, nullptr, code_of<true>(columns, p, 0));
-         }
-       }},
-      9);
+  const auto t =
+      bench::alternate({[&] { std::memcpy(copy.data(), cold(), static_cast<std::size_t>(key_bytes)); },
+                        [&] {
+                          const bf16* const k = reinterpret_cast<const bf16*>(cold());
+                          for (std::int64_t p = 0; p < pages; ++p) {
+                            encode_page(encoder, k + p * page_tokens * dim, dim, page_tokens, nullptr, code_of<true>(columns, p, 0));
+                          }
+                        }},
+                       9);
   std::printf("# %s, 2 MiB pages hold %.0f %% of the keys; memcpy %.1f ns a key, encode %.1f ns: %.1f million keys a second\n",
               name_of(simd_level().used), 100 * bench::large_page_share(block.data()), t[0] / keys * 1e9, t[1] / keys * 1e9,
               keys / t[1] * 1e-6);
