@@ -78,7 +78,7 @@ inline void load_columns(const encode_task& task, const E* rows, std::int64_t st
   for (int d = 0; d < task.dim; d += 2 * W) {
     const bool whole = d + 2 * W <= task.dim;
     const typename chunk<E>::tail rest(whole ? 0 : task.dim - d);
-    alignas(64) float first[W * W], second[W * W];                                                  // (keys, lanes)
+    alignas(64) float first[W * W], second[W * W];  // (keys, lanes)
     for (int t = 0; t < W; ++t) {
       const E* const row = rows + (t < n ? t : n - 1) * stride + d;
       lanes::f a, b;
@@ -222,7 +222,7 @@ inline void store_planes(const encode_task& task, const float* words, std::int64
   const int bytes = (task.dim + 7) / 8;
   for (int y = 0; y < bytes; ++y) encode_lanes::store_bytes(words + y * W, 0, n, task.signs + std::int64_t{y} * task.page_tokens + slot);
   for (int y = 0; Bits > 0 && y < bytes; y += W) {
-    alignas(64) float keys[2][W * W];                                                               // (keys, bytes)
+    alignas(64) float keys[2][W * W];  // (keys, bytes)
     const int count = bytes - y < W ? bytes - y : W;
     encode_lanes::transpose(words + y * W, keys[0], W);
     if constexpr (Bits > 3) encode_lanes::transpose(words + words_pitch + y * W, keys[1], W);
@@ -258,10 +258,10 @@ inline void encode_keys_of(const encode_task& task, const E* rows, std::int64_t 
   constexpr int W = lanes::width;
   constexpr int most_bytes = (longest_key / 8 + W - 1) / W * W;
   constexpr int word_count = Bits > 3 ? 2 : 1;
-  alignas(64) float x[encode_pitch * W];                                                            // x (D, W)
-  alignas(64) float radii[longest_key / 4 * W];                                                     // radii (B, W)
-  alignas(64) float sums[Bits > 0 ? longest_key / 4 * W : W];                                       // sums (B, W)
-  alignas(64) float words[word_count * most_bytes * W];                                             // words (words, D / 8, W)
+  alignas(64) float x[encode_pitch * W];  // x (D, W)
+  alignas(64) float radii[longest_key / 4 * W];  // radii (B, W)
+  alignas(64) float sums[Bits > 0 ? longest_key / 4 * W : W];  // sums (B, W)
+  alignas(64) float words[word_count * most_bytes * W];  // words (words, D / 8, W)
   load_columns(task, rows + slot * stride, stride, n, x);
   rotate_columns(x, task.dim);
 
