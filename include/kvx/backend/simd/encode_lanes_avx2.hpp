@@ -70,8 +70,8 @@ struct encode_lanes {
   [[gnu::always_inline]] static inline void store_bytes(const float* p, int byte, int n, std::uint8_t* out) {
     const __m256i x = _mm256_srl_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), _mm_cvtsi32_si128(8 * byte));
     const __m256i low = _mm256_shuffle_epi8(x, _mm256_set1_epi32(0x0c080400));  // four bytes in each half
-    const auto bytes = static_cast<std::uint64_t>(
-        _mm_cvtsi128_si64(_mm_unpacklo_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1))));
+    const auto bytes =
+        static_cast<std::uint64_t>(_mm_cvtsi128_si64(_mm_unpacklo_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1))));
     if (n == 8) {
       __builtin_memcpy(out, &bytes, 8);
     } else {
