@@ -34,8 +34,8 @@ KVX_HD constexpr std::uint8_t norm_byte(float square_norm) {
 /// The norm that a byte stands for, 2^((byte - 128) / 8); 0 for never_found.
 KVX_HD constexpr float norm_of(std::uint8_t byte) {
   if (byte == never_found) return 0;
-  constexpr float roots[8] = {1,          0x1.172b84p+0f, 0x1.306fep+0f,  0x1.4bfdaep+0f,
-                              0x1.6a09e6p+0f, 0x1.8ace54p+0f, 0x1.ae89fap+0f, 0x1.d5818ep+0f};  // 2^(i / 8)
+  constexpr float roots[8] = {
+      1, 0x1.172b84p+0f, 0x1.306fep+0f, 0x1.4bfdaep+0f, 0x1.6a09e6p+0f, 0x1.8ace54p+0f, 0x1.ae89fap+0f, 0x1.d5818ep+0f};  // 2^(i / 8)
   return __builtin_bit_cast(float, (static_cast<std::uint32_t>(byte / 8 - 16 + 127) << 23)) * roots[byte % 8];
 }
 
