@@ -60,7 +60,8 @@ std::vector<float> logits_of(const key_sketch& s, const head_view<float>& from, 
   const std::int64_t G = q.rotated.extents[0], C = static_cast<std::int64_t>(ids.size());
   std::vector<std::byte> scratch(static_cast<std::size_t>(rerank_scratch(exec, rsq_ip<Bits>{}, from.rows.key_dim, G)), std::byte{0xff});
   std::vector<float> logits(static_cast<std::size_t>(G * C), 12345);
-  host_rsq::rerank<Bits>({simd::rerank_kernels_of(set), simd::scan_kernels_of(set)}, exec, s, from, q, ids, tensor_view<float, 2>(logits.data(), G, C), scratch);
+  host_rsq::rerank<Bits>({simd::rerank_kernels_of(set), simd::scan_kernels_of(set)}, exec, s, from, q, ids,
+                         tensor_view<float, 2>(logits.data(), G, C), scratch);
   return logits;
 }
 
