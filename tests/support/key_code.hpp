@@ -115,7 +115,9 @@ inline void encode_rotated(const key_sketch& s, const std::vector<float>& x, int
     if (v >= 0) out.signs[static_cast<std::size_t>(d / 8 * page_tokens + slot)] |= static_cast<std::uint8_t>(1 << d % 8);
     if (weights == 0) continue;
     const any_codebook& book = codebook_width(s, dim, d) == codebook_width(s, dim, 0) ? whole : last;
-    const float radius = !one ? squares[static_cast<std::size_t>(d / s.subspace)] : dim > widest_codebook ? norm / static_cast<float>(dim) : norm;
+    const float radius = !one                    ? squares[static_cast<std::size_t>(d / s.subspace)]
+                         : dim > widest_codebook ? norm / static_cast<float>(dim)
+                                                 : norm;
     int cell = 0;
     for (const float t : book.squared_thresholds) cell += rounded_product(v, v) >= rounded_product(t, radius) ? 1 : 0;
     for (int p = 0; p < s.bits - 1; ++p) {
