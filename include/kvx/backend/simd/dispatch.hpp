@@ -22,6 +22,7 @@
 #pragma nv_diag_suppress 1675  // nvcc hands `#pragma GCC unroll` on to the host compiler, but warns of it
 #endif
 
+// clang-format off: a list of kernels uses those above it
 namespace kvx::simd::baseline {
 #include <kvx/backend/simd/kernels.hpp>
 #include <kvx/backend/simd/encode_kernels.hpp>
@@ -70,6 +71,8 @@ namespace kvx::simd::avx512 {
 #pragma GCC pop_options
 #endif
 #endif
+
+// clang-format on
 
 #if defined(__CUDACC__)
 #pragma nv_diagnostic pop
