@@ -3,6 +3,7 @@
 
 #include <kvx/attend/host/dense.hpp>
 #include <kvx/attend/host/retrieve.hpp>
+#include <kvx/attend_options.hpp>
 #include <kvx/backend/host.hpp>
 #include <kvx/cache_plan.hpp>
 #include <kvx/cache_stats.hpp>
@@ -11,6 +12,7 @@
 #include <kvx/entering_pages.hpp>
 #include <kvx/geometry.hpp>
 #include <kvx/layer_memory.hpp>
+#include <kvx/layout/external.hpp>
 #include <kvx/layout/host/rows.hpp>
 #include <kvx/layout/page_csr.hpp>
 #include <kvx/layout/sequence_book.hpp>
@@ -30,25 +32,6 @@
 #include <vector>
 
 namespace kvx {
-
-/// How `attend` computes.
-///
-/// keep        retrieved tokens that take part, per KV head, where the composition retrieves
-/// breadth     how many candidates the index proposes for them
-/// path        `by_length`: prompts (more than 32 new tokens of a sequence) and short sequences attend densely; or say which
-/// scale       multiplies q.k; 0 means 1 / sqrt(D)
-/// soft_cap    c > 0 replaces a score s by c tanh(s / c), after scaling
-/// lse         optional, (N, Q): log of the sum of exp(score), in nats; -inf where nothing was seen
-struct attend_options {
-  enum class route : std::uint8_t { by_length, dense, retrieve };
-
-  std::int64_t keep = 256;
-  search_breadth breadth = {};
-  route path = route::by_length;
-  float scale = 0;
-  float soft_cap = 0;
-  float* lse = nullptr;
-};
 
 /// What fills the columns of a composition: an encoder where they are a key sketch, else the index itself.
 template <class Spec>
@@ -100,7 +83,8 @@ class cache {
 
   // ---- steps ----
 
-  /// Reserves rows for every entry, or throws and changes nothing.
+  /// Reserves rows for every entry, or throws and changes nothing. A page that is shared and partly filled is copied before it is
+  /// written to, and held until the commit: the pool must have room for both, so it may be full although the last page is not.
   kvx::step begin(const Backend& exec, std::span<const advance> batch, call_site where = call_site::here());
   kvx::step begin(const Backend& exec, std::initializer_list<advance> batch, call_site where = call_site::here()) {
     return begin(exec, std::span<const advance>(batch.begin(), batch.size()), where);
@@ -299,11 +283,7 @@ template <class Backend, class Spec>
 void cache<Backend, Spec>::bind(int layer, row_view<const element_type> rows, call_site where) {
   static_assert(!layout::owns_rows, "only external layouts have rows that the caller places");
   at(layer, where);
-  require_range("heads of the rows", rows.heads, geometry_.kv_heads, geometry_.kv_heads, where);
-  require_range("page_tokens of the rows", rows.page_tokens, layout::shape.tokens, layout::shape.tokens, where);
-  require_range("key_dim of the rows", rows.key_dim, layout::shape.key_dim, layout::shape.key_dim, where);
-  require_range("value_dim of the rows", rows.value_dim, layout::shape.value_dim, layout::shape.value_dim, where);
-  require(rows.key.data != nullptr && rows.value.data != nullptr, "bind: rows are null", where);
+  check_rows(rows, layout::shape, geometry_.kv_heads, where);
   layers_[static_cast<std::size_t>(layer)].rows = rows;
   layers_[static_cast<std::size_t>(layer)].bound = true;
 }

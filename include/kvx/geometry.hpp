@@ -13,7 +13,7 @@ namespace kvx {
 /// What a cache is built for.
 ///
 /// layers, kv_heads, query_heads   the model's; query_heads is a multiple of kv_heads
-/// max_tokens        tokens of all sequences together
+/// max_tokens        tokens of all sequences together; forks that write to a page they share need room for its copy beside it
 /// max_sequences     open at the same time
 /// kinds             one per layer; empty: the first two dense, the others retrieving
 /// max_step_tokens   most new tokens of one step, over all its sequences; window layers hold so many more; 0: max_tokens

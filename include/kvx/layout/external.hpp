@@ -1,9 +1,13 @@
 #pragma once
 // The external layout: rows stay in pages that the caller owns and writes; the cache keeps lengths, columns and the index.
 
+#include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/layout/page_shape.hpp>
+#include <kvx/layout/row_view.hpp>
 #include <kvx/layout/zones.hpp>
+
+#include <cstdint>
 
 namespace kvx {
 
@@ -26,5 +30,24 @@ struct external {
   static constexpr bool shares_pages = true;
   static constexpr bool owns_rows = false;
 };
+
+/// Throws a usage_error that names what is wrong with the rows that a caller brings for one layer.
+///
+/// errors      another shape, no rows, or a stride so small that rows overlap: one that was forgotten. How many pages there are, the
+///             caller alone knows: neither strides beyond the array nor page tables that point there can be told
+template <class E>
+void check_rows(const row_view<E>& rows, page_shape shape, int heads, call_site where) {
+  require_range("heads of the rows", rows.heads, heads, heads, where);
+  require_range("page_tokens of the rows", rows.page_tokens, shape.tokens, shape.tokens, where);
+  require_range("key_dim of the rows", rows.key_dim, shape.key_dim, shape.key_dim, where);
+  require_range("value_dim of the rows", rows.value_dim, shape.value_dim, shape.value_dim, where);
+  require(rows.key.data != nullptr && rows.value.data != nullptr, "bind: rows are null", where);
+  const auto apart = [&](std::int64_t stride, int dim) { return stride >= dim || stride <= -dim; };
+  const auto distinct = [&](const row_array<E>& x, int dim) {
+    return apart(x.page_stride, dim) && (heads == 1 || apart(x.head_stride, dim)) && (shape.tokens == 1 || apart(x.slot_stride, dim));
+  };
+  require(distinct(rows.key, shape.key_dim), "bind: a stride of the keys is less than key_dim: rows would overlap", where);
+  require(distinct(rows.value, shape.value_dim), "bind: a stride of the values is less than value_dim: rows would overlap", where);
+}
 
 }  // namespace kvx

@@ -1,0 +1,29 @@
+#pragma once
+// How one call of attend computes.
+
+#include <kvx/index/sign_buckets.hpp>
+
+#include <cstdint>
+
+namespace kvx {
+
+/// How `attend` computes.
+///
+/// keep        retrieved tokens that take part, per KV head, where the composition retrieves
+/// breadth     how many candidates the index proposes for them
+/// path        `by_length`: prompts (more than 32 new tokens of a sequence) and short sequences attend densely; or say which
+/// scale       multiplies q.k; 0 means 1 / sqrt(D)
+/// soft_cap    c > 0 replaces a score s by c tanh(s / c), after scaling
+/// lse         optional, (N, Q): log of the sum of exp(score), in nats; -inf where nothing was seen
+struct attend_options {
+  enum class route : std::uint8_t { by_length, dense, retrieve };
+
+  std::int64_t keep = 256;
+  search_breadth breadth = {};
+  route path = route::by_length;
+  float scale = 0;
+  float soft_cap = 0;
+  float* lse = nullptr;
+};
+
+}  // namespace kvx
