@@ -45,5 +45,9 @@ mkdir -p build/results
     baseline_vs_native baseline_build_vs_native_dense dense_decode_vs_read
     baseline_vs_native baseline_build_vs_native_dense_prompt dense_prompt_vs_gemm
   fi
+  if wanted encode_vs_memcpy; then
+    build_bench bench_key_code
+    "$bench_folder/sketch/bench_key_code" encode_vs_memcpy
+  fi
   if wanted include_seconds; then bash bench/include_seconds.sh; fi
 } | tee -a build/results/speed.txt
