@@ -22,7 +22,8 @@
 #pragma nv_diag_suppress 1675  // nvcc hands `#pragma GCC unroll` on to the host compiler, but warns of it
 #endif
 
-// clang-format off: a list of kernels uses those above it
+// A list of kernels uses those above it.
+// clang-format off
 namespace kvx::simd::baseline {
 #include <kvx/backend/simd/kernels.hpp>
 #include <kvx/backend/simd/encode_kernels.hpp>
