@@ -99,9 +99,11 @@ TEST_CASE_FIXTURE(fixture, "a free function attends from a view and a table as t
       c.commit(exec, last);
       const page_csr now = c.pages(layer, batch);
       for (int head = 0; head < 4; ++head) {
-        const auto expected = attention(view_of(c.view(layer), now), static_cast<std::int64_t>(b), head / 2, q.data() + head * shape.key_dim);
+        const auto expected =
+            attention(view_of(c.view(layer), now), static_cast<std::int64_t>(b), head / 2, q.data() + head * shape.key_dim);
         for (int d = 0; d < shape.value_dim; ++d)
-          CHECK(std::abs(expected[static_cast<std::size_t>(d)] - static_cast<double>(out[static_cast<std::size_t>(head * shape.value_dim + d)])) < 1e-6);
+          CHECK(std::abs(expected[static_cast<std::size_t>(d)] -
+                         static_cast<double>(out[static_cast<std::size_t>(head * shape.value_dim + d)])) < 1e-6);
       }
     }
     CHECK(csr.last_page_len == c.pages(layer, batch).last_page_len);
@@ -138,8 +140,8 @@ TEST_CASE("from a paged cache through its tables to an external one: the same bi
     REQUIRE(mine.size() == theirs.size());
     for (std::int64_t j = 0; j < edge(cut, other.length(others[b]), shape.tokens) / shape.tokens; ++j) {
       for (int h = 0; h < 2; ++h)
-        CHECK(std::memcmp(other.column(1, 0).at(mine[static_cast<std::size_t>(j)], h), x.c.column(1, 0).at(theirs[static_cast<std::size_t>(j)], h),
-                          sizeof(std::uint64_t)) == 0);
+        CHECK(std::memcmp(other.column(1, 0).at(mine[static_cast<std::size_t>(j)], h),
+                          x.c.column(1, 0).at(theirs[static_cast<std::size_t>(j)], h), sizeof(std::uint64_t)) == 0);
     }
   }
 }

@@ -51,7 +51,8 @@ class engine_pages {
     if (more > 0 && n % shape_.tokens != 0 && users_[at(pages.back())] > 1) {
       const std::int32_t copy = acquire();
       for (block& b : arrays_) {
-        for (int layer = 0; layer < geometry_.layers; ++layer) std::copy_n(b.page(*this, layer, pages.back()), b.elements, b.page(*this, layer, copy));
+        for (int layer = 0; layer < geometry_.layers; ++layer)
+          std::copy_n(b.page(*this, layer, pages.back()), b.elements, b.page(*this, layer, copy));
       }
       release(std::exchange(pages.back(), copy));
     }
@@ -133,8 +134,12 @@ class engine_pages {
     block& k = arrays_.front();
     block& v = arrays_.back();
     E* const value = v.page(*this, layer, 0) + (arrangement_.apart ? 0 : H * P * shape_.key_dim);
-    return {rows(k.page(*this, layer, 0), k.elements, shape_.key_dim), rows(value, v.elements, shape_.value_dim),
-            geometry_.kv_heads, shape_.tokens, shape_.key_dim, shape_.value_dim};
+    return {rows(k.page(*this, layer, 0), k.elements, shape_.key_dim),
+            rows(value, v.elements, shape_.value_dim),
+            geometry_.kv_heads,
+            shape_.tokens,
+            shape_.key_dim,
+            shape_.value_dim};
   }
 
   /// Any free page: a freed one as likely as one never used.
