@@ -49,5 +49,9 @@ mkdir -p build/results
     build_bench bench_key_code
     "$bench_folder/sketch/bench_key_code" encode_vs_memcpy
   fi
+  if wanted step_overhead || wanted fork_rows_copied || wanted fork_vs_step; then
+    build_bench bench_steps
+    "$bench_folder/cache/bench_steps" "$filter"
+  fi
   if wanted include_seconds; then bash bench/include_seconds.sh; fi
 } | tee -a build/results/speed.txt
