@@ -33,7 +33,7 @@ std::unique_ptr<any_cache> hold(const kvx::host& exec, Spec spec, const cache_re
                                .max_tokens = r.max_tokens,
                                .kinds = std::move(layer_kinds),
                                .max_step_tokens = std::min(r.max_step_tokens, r.max_tokens)};
-  return std::make_unique<held_cache<Spec>>(exec, spec, geometry, kvx::attend_options{});
+  return std::make_unique<held_cache<Spec>>(exec, spec, geometry, kvx::attend_options{.keep = r.keep});
 }
 
 /// A line whose spec is made by spec_of(dim), dim() being the head dimension at compile time.

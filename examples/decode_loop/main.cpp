@@ -160,6 +160,7 @@ void bench_prompt(const options& o, const kvx::host& exec, const loaded& llm) {
 int run(const options& o) {
   const unsigned cores = std::max(std::thread::hardware_concurrency(), 1U);
   const kvx::host exec{.threads = o.threads > 0 ? static_cast<int>(o.threads) : static_cast<int>(cores)};
+  if (!o.csv.empty()) table{}.write_csv(o.csv);                         // refused now, not after minutes
   if (!o.replay.empty()) {
     trace_reader trace(o.replay);
     show(replay(trace, exec, chosen(o), o.keep), o);

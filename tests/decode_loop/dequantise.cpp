@@ -36,7 +36,8 @@ double block_value(std::uint32_t type, const std::vector<unsigned>& block, unsig
 
 TEST_CASE("blocks of Q4_0, Q4_1 and Q8_0") {
   std::mt19937 random(5);
-  for (const auto& [type, bytes] : {std::pair{2U, 18U}, {3U, 20U}, {8U, 34U}}) {
+  for (const auto& stored : {std::pair{2U, 18U}, {3U, 20U}, {8U, 34U}}) {
+    const unsigned type = stored.first, bytes = stored.second;
     CAPTURE(type);
     std::vector<std::byte> file;
     std::vector<std::vector<unsigned>> blocks;

@@ -86,7 +86,9 @@ TEST_CASE("perplexity of 1,023 tokens of prose, and the recorded keys and values
   const auto recorded_k = trace.read(13, trace_part::k);
   const auto recorded_v = trace.read(13, trace_part::v);
 
-  for (const auto& [name, tolerance] : {std::pair{"full-float", 0.0005}, {"full", 0.005}}) {
+  for (const auto& expected : {std::pair{"full-float", 0.0005}, {"full", 0.005}}) {
+    const std::string name = expected.first;
+    const double tolerance = expected.second;
     CAPTURE(name);
     constexpr std::size_t chunk = 256;
     forward_pass pass(llm->weights, exec, chunk);
@@ -114,8 +116,8 @@ TEST_CASE("perplexity of 1,023 tokens of prose, and the recorded keys and values
       }
     }
     CHECK(std::exp(surprise / 1023) == doctest::Approx(12.041342778426255).epsilon(tolerance));
-    CHECK(agreed / 1023.0 == doctest::Approx(0.42130987292277616).epsilon(name == std::string("full") ? 0.01 : 0.003));
+    CHECK(agreed / 1023.0 == doctest::Approx(0.42130987292277616).epsilon(name == "full" ? 0.01 : 0.003));
     CHECK(recorded == 1024 * 3 * 64);
-    CHECK(worst < (name == std::string("full") ? 0.5 : 0.02));
+    CHECK(worst < (name == "full" ? 0.5 : 0.02));
   }
 }
