@@ -165,6 +165,9 @@ TEST_CASE("NaN and infinite logits and residents touch their own token or head a
   CHECK(is_nan(after[9]));
   CHECK(!is_nan(after[10]));
   for (const float r : {quiet_nan, infinity, -infinity}) check(l, {r, 0, r});
+  const auto none = scores_of(softmax_sum, l, {-infinity, 0, -infinity});
+  CHECK(same_bits(scores_of(softmax_sum, l, {quiet_nan, 0, quiet_nan}), none));  // a NaN resident counts as none
+  CHECK(none[0] > 0);
   for (std::int64_t t = 0; t < 60; ++t) l.at(1, t) = -infinity;
   check(l, {});
   check(l, {-infinity, -infinity, quiet_nan});
