@@ -5,12 +5,12 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
 #include <vector>
 
+#include "support/coarse_recall.hpp"
 #include "support/key_code.hpp"
 #include "support/unbalanced_world.hpp"
 
@@ -73,57 +73,6 @@ errors errors_of(const key_sketch& s, int dim, double cosine, int pairs) {
   return result;
 }
 
-/// Share of a query's exact best 128 keys among the tenth that the coarse score (signs times norm, plus the page's mean) likes best.
-double recall(const kvx::test::unbalanced_world& world, const float* balance) {
-  const key_sketch s;
-  constexpr int tokens = 64;
-  const int dim = world.dim;
-  const auto n = world.keys.size() / static_cast<std::size_t>(dim);
-  const auto encoder = kvx::make_key_encoder<float>(s, dim);
-  std::vector<kvx::test::coded_page> pages;
-  for (std::size_t first = 0; first < n; first += tokens) {
-    pages.emplace_back(s, dim, tokens);
-    kvx::encode_page(encoder, world.keys.data() + first * static_cast<std::size_t>(dim), dim, tokens, balance, pages.back().columns());
-  }
-  const double kappa = std::sqrt(2 / (3.14159265358979 * dim));
-  double found = 0;
-  int wanted = 0;
-  for (std::size_t q = 0; q < world.queries.size(); q += static_cast<std::size_t>(dim)) {
-    const float* const query = world.queries.data() + q;
-    std::vector<float> rotated(query, query + dim);
-    if (balance != nullptr) {
-      for (std::size_t d = 0; d < rotated.size(); ++d) rotated[d] /= balance[d];
-    }
-    kvx::rotate(rotated.data(), rotated.size(), s.seed);
-    std::vector<double> exact, coarse;
-    for (std::size_t t = 0; t < n; ++t) {
-      const auto& page = pages[t / tokens];
-      const int slot = static_cast<int>(t % tokens);
-      double sum = 0, centre = 0;
-      for (int d = 0; d < dim; ++d) {
-        const auto i = static_cast<std::size_t>(d);
-        sum += kvx::is_nonnegative(page.signs.data(), tokens, slot, d) ? rotated[i] : -rotated[i];
-        centre += static_cast<double>(query[d]) * kvx::to_float(page.means[i]);
-      }
-      coarse.push_back(kvx::norm_of(page.norms[static_cast<std::size_t>(slot)]) * kappa * sum + centre);
-      exact.push_back(std::inner_product(query, query + dim, world.keys.begin() + static_cast<std::ptrdiff_t>(t) * dim, 0.0));
-    }
-    auto sorted = coarse;
-    std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(n / 10), sorted.end(), std::greater<>());
-    const double candidate = sorted[n / 10];
-    sorted = exact;
-    std::nth_element(sorted.begin(), sorted.begin() + 128, sorted.end(), std::greater<>());
-    const double best = sorted[128];
-    for (std::size_t t = 0; t < n; ++t) {
-      if (exact[t] > best) {
-        ++wanted;
-        found += coarse[t] > candidate ? 1 : 0;
-      }
-    }
-  }
-  return found / wanted;
-}
-
 }  // namespace
 
 TEST_CASE("60,000 pairs of unit vectors: no bias, the known error, alpha above .7") {
@@ -166,8 +115,8 @@ TEST_CASE("an unbalanced head is found by its balance") {
     for (int t = 0; t < 8; ++t) moments.add_query(world.queries.data() + t * dim);
     std::vector<float> balance(static_cast<std::size_t>(dim));
     moments.balance({}, balance.data());
-    const double with = recall(world, balance.data());
-    const double without = recall(world, nullptr);
+    const double with = kvx::test::coarse_recall(world.keys, world.queries, dim, 128, balance.data());
+    const double without = kvx::test::coarse_recall(world.keys, world.queries, dim, 128, nullptr);
     MESSAGE("dim " << dim << ": recall " << with << " balanced, " << without << " unbalanced");
     CHECK(with >= .9);
     CHECK(without < .4);
