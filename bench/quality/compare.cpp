@@ -82,8 +82,8 @@ std::vector<scores> compare(forward_pass& pass, const kvx::host& exec, std::span
       result[c].kl.push_back(kl(log_p, log_q));
       result[c].agrees.push_back(decode_loop::most_likely(said) == best ? 1 : 0);
       result[c].surprise.push_back(-log_q[static_cast<std::size_t>(ids[at + 1])]);
-      const kvx::layer_kind kind = c == 0 ? kvx::layer_kind::dense() : methods[c - 1]->kind;
-      result[c].attended.push_back(static_cast<double>(attended(kind, signed_size(at) + 1)));
+      const std::int64_t n = signed_size(at) + 1;
+      result[c].attended.push_back(static_cast<double>(c == 0 ? n : attended(*methods[c - 1], n)));
     });
     progress("decode", i + 1, scored);
   }

@@ -23,6 +23,7 @@ struct method {
   kvx::layer_kind kind;                                                 // of the layers behind the dense ones
   std::unique_ptr<decode_loop::any_cache> (*make)(const kvx::host& exec, const kvx::geometry& geometry);
   void (*print)(std::ostream& out, const method& self, std::string_view text, const scores& got);
+  std::int64_t keep = 0;                                                // tokens that a retrieving layer selects
 };
 
 /// Layers that are dense in every method but `full`, which is dense throughout.
@@ -42,8 +43,8 @@ bool wanted(const method& candidate, std::string_view filter);
 /// Kinds of all layers of a method.
 std::vector<kvx::layer_kind> kinds_of(const method& chosen, int layers);
 
-/// Rows that a layer of this kind attends to for the last of n tokens, where nothing is retrieved.
-std::int64_t attended(kvx::layer_kind kind, std::int64_t n);
+/// Rows that a layer behind the dense ones attends to for the last of n tokens.
+std::int64_t attended(const method& m, std::int64_t n);
 
 /// Prints name, value; name.se, its standard error. `text` is appended to the name with a dot unless it is empty.
 void print_value(std::ostream& out, std::string_view name, std::string_view text, const summary& value);

@@ -17,6 +17,15 @@ std::unique_ptr<any_cache> hold(const kvx::host& exec, const kvx::geometry& geom
   return std::make_unique<held_cache<Spec>>(exec, Spec{}, geometry, kvx::attend_options{});
 }
 
+/// A retrieving cache: `Percent` of the zone as candidates (0: the policy's default), `Keep` of them attended to.
+template <class Spec, int Keep, int Percent, kvx::group_rule::kind Rule = kvx::group_rule::kind::softmax_sum>
+std::unique_ptr<any_cache> retrieve(const kvx::host& exec, const kvx::geometry& geometry) {
+  Spec spec;
+  spec.reranker.rule.by = Rule;
+  const kvx::search_breadth breadth{.fraction = Percent / 100.0, .per_kept = Percent > 0 ? 0 : 5};
+  return std::make_unique<held_cache<Spec>>(exec, spec, geometry, kvx::attend_options{.keep = Keep, .breadth = breadth});
+}
+
 void print_divergence(std::ostream& out, const method& self, std::string_view text, const scores& got) {
   const std::string name(self.name);
   const summary kl = summarise(got.kl);
@@ -30,16 +39,30 @@ void print_divergence(std::ostream& out, const method& self, std::string_view te
 template <class E>
 using full = kvx::full<E, head_dim>;
 
+using paris_kv = kvx::paris_kv<kvx::bf16, head_dim>;
+using paris_kv_faithful = kvx::paris_kv_faithful<kvx::bf16, head_dim>;
+
+/// paris_kv with candidates from the mean of the group's queries.
+using paris_kv_mean_query =
+    kvx::spec<paris_kv::layout_type,
+              kvx::sign_buckets<kvx::key_sketch{}, kvx::bucket_scoring{.of = kvx::bucket_scoring::query::mean_query}>, kvx::rsq_ip<4>>;
+
 /// The window that, with its sinks, attends to `rows` rows.
 constexpr kvx::layer_kind window_of(std::int64_t rows) { return kvx::layer_kind::window(rows - 4, 4); }
 
 constexpr kvx::layer_kind dense = kvx::layer_kind::dense();
+constexpr kvx::layer_kind retrieving = kvx::layer_kind::retrieve();
 constexpr bool always = false, on_request = true;
 
 const method table[] = {
     {"full_bf16", always, dense, hold<full<kvx::bf16>>, print_divergence},
     {"full_half", always, dense, hold<full<kvx::half>>, print_divergence},
     {"window_256", always, window_of(516), hold<full<kvx::bf16>>, print_divergence},  // as many rows as keep 256 attends to
+    {"paris_128", always, retrieving, retrieve<paris_kv_mean_query, 128, 10>, print_divergence, 128},
+    {"paris_256", always, retrieving, retrieve<paris_kv_mean_query, 256, 10>, print_divergence, 256},
+    {"paris_256_20", always, retrieving, retrieve<paris_kv_mean_query, 256, 20>, print_divergence, 256},
+    {"headaware_256", always, retrieving, retrieve<paris_kv, 256, 10>, print_divergence, 256},
+    {"votes_256", always, retrieving, retrieve<paris_kv_faithful, 256, 0, kvx::group_rule::kind::mean>, print_divergence, 256},
     {"sweep_window_128", on_request, window_of(128), hold<full<kvx::bf16>>, print_divergence},
     {"sweep_window_256", on_request, window_of(256), hold<full<kvx::bf16>>, print_divergence},
     {"sweep_window_512", on_request, window_of(512), hold<full<kvx::bf16>>, print_divergence},
@@ -72,8 +95,13 @@ std::vector<kvx::layer_kind> kinds_of(const method& chosen, int layers) {
   return kinds;
 }
 
-std::int64_t attended(kvx::layer_kind kind, std::int64_t n) {
-  return kind.sees == kvx::layer_kind::attention::window ? std::min(n, kind.tokens + kind.sink) : n;
+std::int64_t attended(const method& m, std::int64_t n) {
+  if (m.kind.sees == kvx::layer_kind::attention::window) return std::min(n, m.kind.tokens + m.kind.sink);
+  if (m.kind.sees == kvx::layer_kind::attention::dense) return n;
+  constexpr kvx::zones zones = paris_kv::layout_type::zones;
+  if (n < kvx::dense_below(zones, m.keep)) return n;
+  const std::int64_t end = kvx::edge(zones, n - 1, paris_kv::layout_type::shape.tokens);  // a step uses the edge before it
+  return zones.sink + std::min<std::int64_t>(m.keep, end - zones.sink) + n - end;
 }
 
 void print_value(std::ostream& out, std::string_view name, std::string_view text, const summary& value) {

@@ -45,7 +45,7 @@ TEST_CASE("a method attends to as many rows as are printed of it; its first laye
     CAPTURE(m.name);
     for (const std::int64_t n : {1, 3, 100, 700}) {
       CAPTURE(n);
-      CHECK(rows_seen(m, 2, n) == doctest::Approx(static_cast<double>(quality::attended(m.kind, n))));
+      CHECK(rows_seen(m, 2, n) == doctest::Approx(static_cast<double>(quality::attended(m, n))));
       CHECK(rows_seen(m, 1, n) == doctest::Approx(static_cast<double>(n)));
     }
   }
@@ -56,7 +56,7 @@ TEST_CASE("the window of keep 256 is one of 516, of which 4 are sinks") {
   const auto window = std::find_if(all.begin(), all.end(), [](const auto& m) { return m.name == "window_256"; });
   REQUIRE(window != all.end());
   CHECK(window->kind == kvx::layer_kind::window(512, 4));
-  CHECK(quality::attended(window->kind, 6145) == 516);
+  CHECK(quality::attended(*window, 6145) == 516);
 }
 
 TEST_CASE("names differ, and a filter picks the methods that it is part of") {
