@@ -186,7 +186,7 @@ TEST_CASE("every instruction set gives the bytes of the baseline") {
         for (auto& w : words) w = static_cast<std::int16_t>(static_cast<int>(random() % 65536) - 32768);
         for (int g = 0; g < heads; ++g) words[static_cast<std::size_t>(g)] = static_cast<std::int16_t>(random() % 24577);
         const simd::sign_scan s{tables.data(), words.data(), words.data() + heads, heads, planes, 200, -9000, 700};
-        const simd::scan_page page{signs.data(), heads % 2 != 0 ? norms.data() : nullptr, 128, 128};
+        const simd::scan_page page{signs.data(), heads % 2 != 0 ? norms.data() : nullptr, 128, 128, nullptr};
         scores a(128), b(128);
         plain.sign_scores(s, page, words.data() + 2 * heads, a.data());
         fast.sign_scores(s, page, words.data() + 2 * heads, b.data());

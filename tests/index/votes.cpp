@@ -82,7 +82,7 @@ TEST_CASE("equal buckets, zero queries and queries that are no numbers") {
   bucket_columns columns(sketch, {64, 32, 32}, 1, 200, 8);
   columns.fill_at_random(0);
   const bucket_zone z = columns.zone(0, 0, 200);
-  for (const float value : {0.0f, 1.0f, nan, inf, 3e38f, 1e-40f}) {
+  for (const float value : {0.0f, 1.0f, -1.0f, nan, inf, 3e38f, 1e-40f}) {
     group_queries q = random_queries(2, 32, sketch.seed, columns.random());
     std::fill(q.rotated.begin(), q.rotated.begin() + 32, value);
     CHECK(votes(sketch, z, q, 60) == plain_votes(sketch, z, q.view(1).rotated, 60));
@@ -117,8 +117,8 @@ TEST_CASE("every instruction set gives the votes of the baseline") {
         for (auto* x : {&signs, &bits}) std::generate(x->begin(), x->end(), [&] { return static_cast<std::uint8_t>(random()); });
         for (auto& x : weights) x = static_cast<std::uint8_t>(random() % 7);
         const simd::vote_scan s{weights.data(), bits.data(), subspace, planes, planes > 40 ? 2 : 0};
-        simd::scan_kernels_of(instruction_set::baseline).vote_scores(s, {signs.data(), nullptr, 64, 64}, a.data());
-        simd::scan_kernels_of(set).vote_scores(s, {signs.data(), nullptr, 64, 64}, b.data());
+        simd::scan_kernels_of(instruction_set::baseline).vote_scores(s, {signs.data(), nullptr, 64, 64, nullptr}, a.data());
+        simd::scan_kernels_of(set).vote_scores(s, {signs.data(), nullptr, 64, 64, nullptr}, b.data());
         CHECK(a == b);
       }
     }

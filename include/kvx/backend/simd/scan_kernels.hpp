@@ -12,7 +12,7 @@ struct block_words {
 /// Sums of Q heads' sign tables over one block: (S - middle) * steps in words.
 template <int Q, bool Wide>
 [[gnu::always_inline]] inline void sign_sums(const std::uint8_t* tables, int planes, const std::uint8_t* signs, std::int64_t pitch,
-                                             block_words (&sums)[Q]) {
+                                             const std::uint8_t* next, block_words (&sums)[Q]) {
   bytes::b sum[Q][scan_vectors];                                                                    // sum (Q, 64)
 #pragma GCC unroll 4
   for (int g = 0; g < Q; ++g) {
@@ -22,7 +22,8 @@ template <int Q, bool Wide>
       if constexpr (Wide) sums[g].first[v] = sums[g].second[v] = bytes::set_words(-wide_middle);
     }
   }
-  for (int p = 0; p < planes; ++p, signs += pitch, tables += 32 * Q) {
+  for (int p = 0; p < planes; ++p, signs += pitch, next += pitch, tables += 32 * Q) {
+    __builtin_prefetch(next, 0, 3);
     bytes::b low[scan_vectors], high[scan_vectors];
 #pragma GCC unroll 4
     for (int v = 0; v < scan_vectors; ++v) {
@@ -65,9 +66,9 @@ template <int Q, bool Wide>
 /// The largest score of Q heads, and of `best` where there are heads before them.
 template <int Q, bool Wide>
 inline void best_of(const sign_scan& s, const std::uint8_t* tables, int head, const std::uint8_t* signs, std::int64_t pitch,
-                    const block_words& factor, const std::int16_t* offsets, block_words& best) {
-  block_words sums[Q];
-  sign_sums<Q, Wide>(tables, s.planes, signs, pitch, sums);
+                    const std::uint8_t* next, const block_words& factor, const std::int16_t* offsets, block_words& best) {
+  block_words sums[Q], largest = best;
+  sign_sums<Q, Wide>(tables, s.planes, signs, pitch, next, sums);
 #pragma GCC unroll 4
   for (int g = 0; g < Q; ++g) {
     const bytes::w ratio = bytes::set_words(s.ratios[head + g]);
@@ -77,10 +78,11 @@ inline void best_of(const sign_scan& s, const std::uint8_t* tables, int head, co
     for (int v = 0; v < scan_vectors; ++v) {
       const bytes::w x = bytes::add_words(bytes::multiply(sums[g].first[v], ratio), centre);
       const bytes::w y = bytes::add_words(bytes::multiply(sums[g].second[v], ratio), centre);
-      best.first[v] = bytes::larger_words(best.first[v], bytes::add_words(bytes::multiply(x, factor.first[v]), offset));
-      best.second[v] = bytes::larger_words(best.second[v], bytes::add_words(bytes::multiply(y, factor.second[v]), offset));
+      largest.first[v] = bytes::larger_words(largest.first[v], bytes::add_words(bytes::multiply(x, factor.first[v]), offset));
+      largest.second[v] = bytes::larger_words(largest.second[v], bytes::add_words(bytes::multiply(y, factor.second[v]), offset));
     }
   }
+  best = largest;
 }
 
 /// Norms over the reference, times 2^15: 2^(-i / 8), i the distance of the norm bytes, 63 at most.
@@ -108,13 +110,14 @@ inline void sign_scores_of(const sign_scan& s, const scan_page& page, const std:
     }
     if (page.norms != nullptr) norm_factors(page.norms + t, s.reference, factor);
     const std::uint8_t* tables = s.tables;
+    const std::uint8_t* const next = (page.next != nullptr ? page.next : page.signs) + t;
     for (int g = 0; g < s.heads; g += scan_heads) {
       const int count = s.heads - g < scan_heads ? s.heads - g : scan_heads;
       switch (count) {
-        case 1: best_of<1, Wide>(s, tables, g, page.signs + t, page.pitch, factor, offsets, best); break;
-        case 2: best_of<2, Wide>(s, tables, g, page.signs + t, page.pitch, factor, offsets, best); break;
-        case 3: best_of<3, Wide>(s, tables, g, page.signs + t, page.pitch, factor, offsets, best); break;
-        default: best_of<4, Wide>(s, tables, g, page.signs + t, page.pitch, factor, offsets, best);
+        case 1: best_of<1, Wide>(s, tables, g, page.signs + t, page.pitch, next, factor, offsets, best); break;
+        case 2: best_of<2, Wide>(s, tables, g, page.signs + t, page.pitch, next, factor, offsets, best); break;
+        case 3: best_of<3, Wide>(s, tables, g, page.signs + t, page.pitch, next, factor, offsets, best); break;
+        default: best_of<4, Wide>(s, tables, g, page.signs + t, page.pitch, next, factor, offsets, best);
       }
       tables += static_cast<std::int64_t>(32) * count * s.planes;
     }
@@ -139,12 +142,13 @@ inline void sign_scores(const sign_scan& s, const scan_page& page, const std::in
 }
 
 /// Votes of buckets of eight signs: the three bits of a weight are looked up as sets and counted apart.
-inline void bucket_votes(const vote_scan& s, const std::uint8_t* signs, std::int64_t pitch, block_words& votes) {
+inline void bucket_votes(const vote_scan& s, const std::uint8_t* signs, std::int64_t pitch, const std::uint8_t* next, block_words& votes) {
   alignas(16) static constexpr std::uint8_t bit_of[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
   for (int v = 0; v < scan_vectors; ++v) {
     bytes::b count[3] = {bytes::set(0), bytes::set(0), bytes::set(0)};
     const std::uint8_t* sets = s.bits;
     for (int p = 0; p < s.planes; ++p, sets += 96) {
+      if (v == 0) __builtin_prefetch(next + p * pitch, 0, 3);
       const bytes::b x = bytes::load(signs + p * pitch + v * bytes::width);
       const bytes::b bit = bytes::look_up(bytes::table(bit_of), bytes::high_bits(x));
       const bytes::b below = bytes::bits_and(x, bytes::set(0x8f));      // looks up 0 for buckets from 128 on
@@ -186,7 +190,7 @@ inline void vote_scores(const vote_scan& s, const scan_page& page, std::uint8_t*
   for (int t = 0; t < page.tokens; t += scan_block) {
     block_words votes;
     if (s.subspace == 8) {
-      bucket_votes(s, page.signs + t, page.pitch, votes);
+      bucket_votes(s, page.signs + t, page.pitch, (page.next != nullptr ? page.next : page.signs) + t, votes);
     } else {
       nibble_votes(s, page.signs + t, page.pitch, votes);
     }

@@ -79,6 +79,7 @@ struct scan_page {
   const std::uint8_t* norms = nullptr;
   std::int64_t pitch = 0;
   int tokens = 0;
+  const std::uint8_t* next = nullptr;  ///< signs of a page that a later call will read: asked for a line at a time, or null
 };
 
 /// Kernels of the scan. Every one gives the same bits in every instruction set.

@@ -76,10 +76,12 @@ inline void prefetch_block(const std::byte* block, std::int64_t bytes) {
   for (std::int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(block + b, 0, 3);
 }
 
-/// Scores of whole pages, without regard to begin and end. scores (tokens of the page).
-inline void score_page(const simd::scan_table& kernels, const bucket_query& q, const bucket_zone& z, std::int64_t i, std::uint8_t* scores) {
+/// Scores of a whole page, without regard to begin and end, while the signs of a later one are fetched. scores (tokens of the page).
+inline void score_page(const simd::scan_table& kernels, const bucket_query& q, const bucket_zone& z, std::int64_t i, std::uint8_t* scores,
+                       const std::byte* next = nullptr) {
   const int planes = plane_bytes(q.dim), tokens = z.page.tokens;
-  simd::scan_page page{reinterpret_cast<const std::uint8_t*>(z.block(column_signs, i)), nullptr, tokens, tokens};
+  simd::scan_page page{reinterpret_cast<const std::uint8_t*>(z.block(column_signs, i)), nullptr, tokens, tokens,
+                       reinterpret_cast<const std::uint8_t*>(next)};
   if (q.norms) page.norms = reinterpret_cast<const std::uint8_t*>(z.block(column_norms, i));
   std::int16_t offsets[most_group_heads];
   if (q.score == bucket_scoring::rule::sign_sum) {
@@ -94,7 +96,7 @@ inline void score_page(const simd::scan_table& kernels, const bucket_query& q, c
       std::memcpy(signs + p * simd::scan_block, page.signs + p * tokens, static_cast<std::size_t>(tokens));
     }
     if (q.norms) std::memcpy(norms, page.norms, static_cast<std::size_t>(tokens));
-    page = {signs, q.norms ? norms : nullptr, simd::scan_block, simd::scan_block};
+    page = {signs, q.norms ? norms : nullptr, simd::scan_block, simd::scan_block, nullptr};
   }
   std::uint8_t* const out = small ? bytes : scores;
   if (q.score == bucket_scoring::rule::sign_sum) {
@@ -122,13 +124,14 @@ inline void scan_buckets(const host&, const bucket_query& q, const bucket_zone& 
           where);
   const simd::scan_table& kernels = simd::scan_kernels();
   for (std::int64_t i = first; i < last; ++i) {
+    const std::byte* next = nullptr;
     if (i + pages_ahead < last) {
-      prefetch_block(z.block(column_signs, i + pages_ahead), plane_bytes(q.dim) * tokens);
+      next = z.block(column_signs, i + pages_ahead);
       if (q.norms) prefetch_block(z.block(column_norms, i + pages_ahead), tokens);
       if (q.page_queries != nullptr) prefetch_block(z.block(column_means, i + pages_ahead), q.dim * 2);
     }
     std::uint8_t* const out = scores.data() + (i - first) * tokens;
-    score_page(kernels, q, z, i, out);
+    score_page(kernels, q, z, i, out, next);
     const std::int64_t from = z.begin - i * tokens, to = z.end - i * tokens;
     if (from > 0) std::fill(out, out + from, no_score);
     if (to < tokens) std::fill(out + to, out + tokens, no_score);

@@ -23,6 +23,30 @@ namespace kvx {
 /// Entries of a table of bucket counts: keys of each value of each plane byte, (planes, 256). Buckets of four signs are sums of these.
 constexpr std::int64_t bucket_count_entries(int dim) { return std::int64_t{256} * plane_bytes(dim); }
 
+/// Counts eight bytes of each of two planes in their tables. In turns, since neighbours in one plane often share a bucket and would
+/// wait for each other; written out, since compilers keep short loops rolled at -O2.
+inline void count_bytes(const std::uint8_t* first, const std::uint8_t* second, std::uint32_t* c, std::uint32_t by) {
+  std::uint64_t x, y;
+  std::memcpy(&x, first, 8);
+  std::memcpy(&y, second, 8);
+  c[x & 255] += by;
+  c[256 + (y & 255)] += by;
+  c[x >> 8 & 255] += by;
+  c[256 + (y >> 8 & 255)] += by;
+  c[x >> 16 & 255] += by;
+  c[256 + (y >> 16 & 255)] += by;
+  c[x >> 24 & 255] += by;
+  c[256 + (y >> 24 & 255)] += by;
+  c[x >> 32 & 255] += by;
+  c[256 + (y >> 32 & 255)] += by;
+  c[x >> 40 & 255] += by;
+  c[256 + (y >> 40 & 255)] += by;
+  c[x >> 48 & 255] += by;
+  c[256 + (y >> 48 & 255)] += by;
+  c[x >> 56] += by;
+  c[256 + (y >> 56)] += by;
+}
+
 /// Adds the keys of some pages of a zone to bucket counts, or takes them out.
 ///
 /// what        counts[j][v] += 1 (or -= 1) for every key of [begin, end) in pages [first, last) whose plane byte j is v
@@ -38,26 +62,14 @@ inline void count_buckets(const host&, const bucket_zone& z, std::int64_t first,
     const std::int64_t to = std::min<std::int64_t>(z.end - i * tokens, tokens);
     const auto* const signs = reinterpret_cast<const std::uint8_t*>(z.block(column_signs, i));
     int p = 0;
-    for (; p + 4 <= planes; p += 4) {  // four tables at a time: neighbours in one plane often share a bucket, and would wait
+    for (; p + 2 <= planes; p += 2) {
       const std::uint8_t* const s = signs + p * tokens;
       std::uint32_t* const c = counts + std::int64_t{256} * p;
       std::int64_t t = from;
-      for (; t + 8 <= to; t += 8) {
-        std::uint64_t x[4];
-        for (int j = 0; j < 4; ++j) std::memcpy(&x[j], s + j * tokens + t, 8);
-        for (int k = 0; k < 64; k += 16) {  // written out: compilers keep short loops rolled at -O2
-          c[x[0] >> k & 255] += by;
-          c[256 + (x[1] >> k & 255)] += by;
-          c[512 + (x[2] >> k & 255)] += by;
-          c[768 + (x[3] >> k & 255)] += by;
-          c[x[0] >> (k + 8) & 255] += by;
-          c[256 + (x[1] >> (k + 8) & 255)] += by;
-          c[512 + (x[2] >> (k + 8) & 255)] += by;
-          c[768 + (x[3] >> (k + 8) & 255)] += by;
-        }
-      }
+      for (; t + 8 <= to; t += 8) count_bytes(s + t, s + tokens + t, c, by);
       for (; t < to; ++t) {
-        for (int j = 0; j < 4; ++j) c[256 * j + s[j * tokens + t]] += by;
+        c[s[t]] += by;
+        c[256 + s[tokens + t]] += by;
       }
     }
     for (; p < planes; ++p) {
