@@ -211,7 +211,7 @@ constexpr std::int64_t rerank_scratch(const host&, const rsq_ip<Bits>&, int key_
 /// shapes      ids (C), ascending tokens whose pages are encoded; logits (G, C), rows dense; queries.plain (G, D) where the sketch has a
 ///             centre, queries.rotated (G, D)
 /// units       logits in nats, scaled
-/// cost        (2 + bits) D / 8 + 2 D / m bytes a candidate; all heads for little more than one
+/// cost        bits D / 8 + 2 D / m bytes a candidate, in as many cache lines as its signs have plane bytes and a few; bound by memory
 /// exactness   the same bits for every instruction set and any number of threads; a key that is never found gets NaN
 /// errors      usage_error for shapes that do not fit; ids are not checked
 template <int Bits, element E>
