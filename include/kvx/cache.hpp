@@ -103,7 +103,7 @@ class cache {
   /// External layouts: the caller has written the rows of the step's new tokens in this layer.
   void append(const Backend& exec, kvx::step& step, int layer, call_site where = call_site::here());
 
-  /// External layouts: where the rows of a layer lie. Between steps; once for each layer before the first begin.
+  /// External layouts: where the rows of a layer lie. Each layer before the first begin, and again, between steps, when they have moved.
   void bind(int layer, row_view<const element_type> rows, call_site where = call_site::here());
 
   /// Attention of the step's new tokens over their sequences, causally, after `append` of the layer.   q (N, Q, D)   out (N, Q, Dv)

@@ -13,9 +13,10 @@ namespace kvx {
 
 /// Rows in the caller's pages, for engines that have a paged pool of their own.
 ///
-/// use         `bind` names the rows of each layer once (any strides, K and V apart); each entry of `begin` brings the caller's page
-///             table of its sequence, the pages of the new tokens included; the caller writes the rows of a layer, then calls
-///             append(exec, step, layer)
+/// use         `bind` names the rows of each layer (any strides, K and V apart), again whenever the pool moves; each entry of `begin`
+///             brings the caller's page table of its sequence, the pages of the new tokens included; the caller writes the rows of a
+///             layer, then calls append(exec, step, layer). Forks and truncations go through the cache too, and it is the caller who
+///             copies a shared page before writing to it. Pages may get other ids between steps
 /// shapes      the caller's pages hold Shape.tokens tokens; tables stay valid until the step is committed or dropped
 /// cost        columns alone take memory; they lie under page ids of the cache's own, so a fork shares them and copies on write,
 ///             whatever the caller does with the rows
