@@ -91,12 +91,21 @@ const row_kernels<E>& kernel_table::rows() const {
 }
 
 template <class E>
-const encode_functions<E>& encode_table::of() const {
+const mean_functions<E>& encode_table::means() const {
 #if defined(__x86_64__)
-  if (set == instruction_set::avx512) return avx512::encoders_of<E>;
-  if (set == instruction_set::avx2) return avx2::encoders_of<E>;
+  if (set == instruction_set::avx512) return avx512::means_of<E>;
+  if (set == instruction_set::avx2) return avx2::means_of<E>;
 #endif
-  return baseline::encoders_of<E>;
+  return baseline::means_of<E>;
+}
+
+template <class E, int MagnitudeBits>
+encode_function<E> encode_table::encode() const {
+#if defined(__x86_64__)
+  if (set == instruction_set::avx512) return avx512::encode_keys<E, MagnitudeBits>;
+  if (set == instruction_set::avx2) return avx2::encode_keys<E, MagnitudeBits>;
+#endif
+  return baseline::encode_keys<E, MagnitudeBits>;
 }
 
 /// The kernels of one set, which the processor must support.

@@ -319,20 +319,14 @@ inline void encode_keys_of(const encode_task& task, const E* rows, std::int64_t 
   if constexpr (Bits > 0) store_weights(task, radii, sums, task.one_weight ? 1 : (task.dim + task.subspace - 1) / task.subspace, slot, n);
 }
 
-template <class E>
+template <class E, int Bits>
 inline void encode_keys(const encode_task& task, const E* rows, std::int64_t stride, int slot, int n, float* square_norms) {
   for (const int end = slot + n; slot < end; slot += lanes::width, square_norms += lanes::width) {
-    const int count = end - slot < lanes::width ? end - slot : lanes::width;
-    switch (task.magnitude_bits) {
-      case 0: encode_keys_of<E, 0>(task, rows, stride, slot, count, square_norms); break;
-      case 1: encode_keys_of<E, 1>(task, rows, stride, slot, count, square_norms); break;
-      case 3: encode_keys_of<E, 3>(task, rows, stride, slot, count, square_norms); break;
-      default: encode_keys_of<E, 7>(task, rows, stride, slot, count, square_norms);
-    }
+    encode_keys_of<E, Bits>(task, rows, stride, slot, end - slot < lanes::width ? end - slot : lanes::width, square_norms);
   }
 }
 
 template <class E>
-inline constexpr encode_functions<E> encoders_of = {key_sums<E>, key_mean<E>, encode_keys<E>};
+inline constexpr mean_functions<E> means_of = {key_sums<E>, key_mean<E>};
 
 inline constexpr encode_table encode_kernel_table = {lanes::set_name, lanes::width};

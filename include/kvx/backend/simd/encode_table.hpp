@@ -52,22 +52,26 @@ struct encode_task {
 /// exactness   every key in a lane of its own, sums in ascending order, products rounded: the same bits from every instruction set
 /// errors      none; what a NaN key gets is undefined but for its square norm, which is NaN or infinite; other keys are not touched by it
 template <class E>
-struct encode_functions {
+struct mean_functions {
   /// sums[lane_position(d)] = rows[0][d] + rows[1][d] + ... in float, in this order; sums (encode_pitch).
   void (*sum)(const E* rows, std::int64_t stride, int n, int dim, float* sums);
   /// sums = sums / count, rounded to bf16, 0 where that is not finite, in lane order; mean (dim) the same in natural order.
   void (*mean)(float* sums, int dim, float count, bf16* mean);
-  /// Encodes the keys of slots [slot, slot + n) of the page; `rows` is the row of slot 0, square_norms (n) those of the keys.
-  void (*encode)(const encode_task& task, const E* rows, std::int64_t stride, int slot, int n, float* square_norms);
 };
+
+/// Encodes the keys of slots [slot, slot + n) of the page; `rows` is the row of slot 0, square_norms (n) those of the keys.
+template <class E>
+using encode_function = void (*)(const encode_task& task, const E* rows, std::int64_t stride, int slot, int n, float* square_norms);
 
 struct encode_table {
   instruction_set set;
   int lanes;  ///< keys side by side: the best n is a multiple of it
 
-  /// The functions for rows of E; only those of elements that a program names are compiled (dispatch.hpp).
+  /// The functions for rows of E, and for codes of so many magnitude bits: only those that a program names are compiled (dispatch.hpp).
   template <class E>
-  const encode_functions<E>& of() const;
+  const mean_functions<E>& means() const;
+  template <class E, int MagnitudeBits>
+  encode_function<E> encode() const;
 };
 
 }  // namespace kvx::simd

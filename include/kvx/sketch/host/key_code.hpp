@@ -31,6 +31,7 @@ struct key_encoder {
   key_sketch sketch;
   int dim = 0;
   const simd::encode_table* kernels = nullptr;
+  simd::encode_function<E> encode = nullptr;
   padded_codebook book;       ///< of whole subspaces, or of the whole key
   padded_codebook last_book;  ///< of a narrower last subspace
   alignas(64) std::array<float, simd::encode_pitch> flips{};     ///< random signs, in lane order
@@ -71,11 +72,15 @@ key_encoder<E> make_key_encoder(const key_sketch& sketch, int dim, const simd::e
   const auto take = [&]<int Magnitudes>() {
     if constexpr (Bits == 0 || Bits == Magnitudes + 1) {
       if (sketch.bits == Magnitudes + 1) {
-        encoder.book = pad_codebook<Magnitudes>(width);
-        encoder.last_book = pad_codebook<Magnitudes>(last);
+        encoder.encode = kernels.encode<E, Magnitudes>();
+        if constexpr (Magnitudes > 0) {
+          encoder.book = pad_codebook<Magnitudes>(width);
+          encoder.last_book = pad_codebook<Magnitudes>(last);
+        }
       }
     }
   };
+  take.template operator()<0>();
   take.template operator()<1>();
   take.template operator()<3>();
   take.template operator()<7>();
@@ -89,7 +94,7 @@ key_encoder<E> make_key_encoder(const key_sketch& sketch, int dim, const simd::e
 /// shapes      rows (tokens, stride); mean (encode_pitch) in lane order; stored (dim)
 template <element E>
 void mean_key(const simd::encode_table& kernels, const E* rows, std::int64_t stride, int tokens, int dim, float* mean, bf16* stored) {
-  const auto& of = kernels.template of<E>();
+  const auto& of = kernels.template means<E>();
   const auto finite = [&](const float* x) { return simd::kernels().all_finite(x, round_up(dim, simd::padding)); };
   std::fill_n(mean, simd::encode_pitch, 0.0f);
   of.sum(rows, stride, tokens, dim, mean);
@@ -164,7 +169,7 @@ void encode_page(const key_encoder<E>& encoder, const E* rows, std::int64_t stri
   float square_norms[block];
   for (int first = 0; first < page_tokens; first += block) {
     const int n = std::min(block, page_tokens - first);
-    kernels.template of<E>().encode(task, rows, stride, first, n, square_norms);
+    encoder.encode(task, rows, stride, first, n, square_norms);
     for (int t = 0; t < n; ++t) {
       const std::uint8_t byte = norm_byte(square_norms[t]);
       if (byte == never_found) {
