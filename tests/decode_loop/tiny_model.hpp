@@ -16,7 +16,7 @@ struct tiny_form {
   bool tied = true;
 };
 
-/// The printable spellings of all bytes, four merged tokens, and filler up to 300.
+/// The printable spellings of all bytes, six merged tokens, and filler up to 300.
 inline std::vector<std::string> tiny_vocabulary() {
   std::vector<std::string> tokens;
   int moved = 256;                                                      // where the next unprintable byte is spelled
@@ -26,7 +26,7 @@ inline std::vector<std::string> tiny_vocabulary() {
     tokens.push_back(code < 128 ? std::string(1, static_cast<char>(code))
                                 : std::string{static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 63))});
   }
-  for (const char* merged : {"he", "\u0120t", "\u0120the", "th", "aa"}) tokens.push_back(merged);
+  for (const char* merged : {"he", "\u0120t", "\u0120the", "th", "aa", "ahe"}) tokens.push_back(merged);
   while (tokens.size() < 300) tokens.push_back("<|" + std::to_string(tokens.size()) + "|>");
   return tokens;
 }
@@ -47,7 +47,7 @@ inline gguf_writer tiny_metadata(const tiny_form& form) {
       .text("tokenizer.ggml.model", "gpt2")
       .text("tokenizer.ggml.pre", "smollm")
       .texts("tokenizer.ggml.tokens", tiny_vocabulary())
-      .texts("tokenizer.ggml.merges", {"h e", "\u0120 t", "\u0120t he", "t h", "a a"})
+      .texts("tokenizer.ggml.merges", {"h e", "\u0120 t", "\u0120t he", "t h", "a a", "a he"})
       .integer("tokenizer.ggml.eos_token_id", 299);
   return file;
 }

@@ -47,6 +47,7 @@ TEST_CASE("merges: best rank first, leftmost of equals") {
   CHECK(words.encode(" the") == std::vector<token_id>{id("\u0120the")});
   CHECK(words.encode("the") == std::vector<token_id>{id("t"), id("he")});  // "h e" outranks "t h"
   CHECK(words.encode("th") == std::vector<token_id>{id("th")});
+  CHECK(words.encode("ahe") == std::vector<token_id>{id("ahe")});      // the pair to the left of a merge is looked at again
   CHECK(words.encode("aaa") == std::vector<token_id>{id("aa"), id("a")});
   CHECK(words.encode("aaaa") == std::vector<token_id>{id("aa"), id("aa")});
   CHECK(words.encode("").empty());
