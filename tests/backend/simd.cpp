@@ -2,6 +2,7 @@
 
 #include "../support/dense_case.hpp"
 
+#include <kvx/backend/simd/convert.hpp>
 #include <kvx/backend/simd/dispatch.hpp>
 
 #include <doctest/doctest.h>
@@ -55,7 +56,32 @@ void check_conversions(const simd::kernel_table& kernels) {
   CHECK(wrong == 0);
 }
 
+template <class E, class T>
+void check_convert_row() {
+  const std::vector<float> floats = kinds_of_floats();
+  std::vector<T> from;
+  for (const float x : floats) from.push_back(round_to<T>(x));
+  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{511}, std::size_t{513}, from.size() - 1}) {
+    std::vector<E> to(n + 1, round_to<E>(7.0f)), expected = to;
+    simd::convert_row(to.data(), from.data(), static_cast<std::int64_t>(n));
+    for (std::size_t i = 0; i < n; ++i) expected[i] = round_to<E>(to_float(from[i]));
+    CHECK(std::memcmp(to.data(), expected.data(), to.size() * sizeof(E)) == 0);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("a row of any element becomes a row of any other") {
+  check_convert_row<float, float>();
+  check_convert_row<float, half>();
+  check_convert_row<float, bf16>();
+  check_convert_row<half, float>();
+  check_convert_row<half, half>();
+  check_convert_row<half, bf16>();
+  check_convert_row<bf16, float>();
+  check_convert_row<bf16, half>();
+  check_convert_row<bf16, bf16>();
+}
 
 TEST_CASE("conversions have the bits of round_to and to_float, and write nothing more") {
   for (const instruction_set set : instruction_sets()) {

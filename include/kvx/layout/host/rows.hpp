@@ -2,6 +2,7 @@
 // Writing rows on the host: new tokens into their pages, and copies of pages before they are written to.
 
 #include <kvx/backend/host.hpp>
+#include <kvx/backend/simd/convert.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/layout/batch_item.hpp>
@@ -18,12 +19,7 @@ namespace kvx {
 /// to[i] <- from[i], rounded to nearest even where E is narrower.
 template <element E, element T>
 void convert_row(E* to, const T* from, std::int64_t n, std::int64_t stride) {
-  if constexpr (std::same_as<E, T>) {
-    if (stride == 1) {
-      std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(E));
-      return;
-    }
-  }
+  if (stride == 1) return simd::convert_row(to, from, n);
   for (std::int64_t i = 0; i < n; ++i) to[i] = round_to<E>(to_float(from[i * stride]));
 }
 
