@@ -49,7 +49,7 @@ fi
 text=()
 if ! has --text && ! has --prompt && ! has --bench-prompt; then
   own=$build/own_text.txt  # the document: this repository's pages and headers
-  (cd "$root" && find README.md CHANGELOG.md docs include -name '*.md' -o -name '*.hpp' -o -name '*.cuh' | LC_ALL=C sort | xargs -r cat) >"$own"
+  (cd "$root" && find . -path ./build -prune -o \( -path './*.md' -o -path './include/*' \) -type f -print | LC_ALL=C sort | xargs -r cat) >"$own"
   text=(--text "$own")
 fi
 exec "$loop" --model "$model" "${text[@]}" "$@"
