@@ -24,6 +24,7 @@ find_program(KVX_CLANG_TIDY NAMES clang-tidy-14 clang-tidy)
 
 kvx_check(self_test "${Python3_EXECUTABLE}" "${checks}/self_test.py")
 kvx_check(include_levels "${Python3_EXECUTABLE}" "${checks}/include_levels.py" "${PROJECT_SOURCE_DIR}")
+kvx_check(quoted_programs "${Python3_EXECUTABLE}" "${checks}/quoted_programs.py" "${PROJECT_SOURCE_DIR}")
 kvx_check(text_rules "${Python3_EXECUTABLE}" "${checks}/text_rules.py" "${PROJECT_SOURCE_DIR}")
 
 if(KVX_CLANG_FORMAT)
