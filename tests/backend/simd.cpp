@@ -42,10 +42,10 @@ void check_conversions(const simd::kernel_table& kernels) {
   std::size_t wrong = 0;
   for (std::size_t n = 0, length = 1; n + length <= floats.size(); n += length, length = length % 67 + 1) {
     std::vector<E> narrow(length + 1, round_to<E>(7.0f));
-    kernels.template rows<E>().from_floats(floats.data() + n, static_cast<int>(length), narrow.data());
+    kernels.template conversions<E>().from_floats(floats.data() + n, static_cast<int>(length), narrow.data());
     wrong += !(narrow[length] == round_to<E>(7.0f));  // one more than asked for
     std::vector<float> wide(length + simd::padding);
-    kernels.template rows<E>().to_floats(narrow.data(), static_cast<int>(length), wide.data());
+    kernels.template conversions<E>().to_floats(narrow.data(), static_cast<int>(length), wide.data());
     for (std::size_t i = 0; i < length; ++i) {
       const E expected = round_to<E>(floats[n + i]);
       wrong += std::memcmp(&narrow[i], &expected, sizeof(E)) != 0;

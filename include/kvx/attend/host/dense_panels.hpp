@@ -58,7 +58,7 @@ inline void careful_weighted_sum(const tile_scratch& x, const float* values, std
 /// source      Dao et al. 2022, with queries across lanes
 template <class E, class T>
 void attend_panels(const dense_call<E, T>& call, const dense_job& job, const dense_unit& u, float* scratch) {
-  const simd::row_kernels<E>& convert = call.kernels->template rows<E>();
+  const simd::row_conversions<E>& convert = call.kernels->template conversions<E>();
   const int D = call.rows.key_dim, Dv = call.rows.value_dim;
   const simd::panel_kernels& kernel = D <= simd::short_key_pitch ? call.kernels->short_keys : call.kernels->long_keys;
   const int W = kernel.width, columns = static_cast<int>(round_up(Dv, simd::column_step));

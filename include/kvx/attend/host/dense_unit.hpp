@@ -111,7 +111,7 @@ void write_row(const dense_call<E, T>& call, const dense_job& job, std::int64_t 
   T* const out = call.out.at(n, query_head, 0);
   const std::int64_t stride = call.out.strides[2];
   if (stride == 1) {
-    call.kernels->template rows<T>().from_floats(divided, dim, out);
+    call.kernels->template conversions<T>().from_floats(divided, dim, out);
   } else {
     for (int d = 0; d < dim; ++d) out[d * stride] = round_to<T>(divided[d]);
   }
@@ -146,8 +146,7 @@ void merge_tile(const dense_call<E, T>& call, const dense_job& job, const dense_
     const float* sums[simd::block_tokens];
     int n = 0;
     const auto flush = [&] {
-      const float keep = 1;
-      call.kernels->merge(weights, &keep, 1, sums, n, nullptr, 0, dim, merged, pitch);
+      call.kernels->merge(weights, sums, n, dim, merged);
       n = 0;
     };
     for (std::int64_t i = 0; i < job.pieces; ++i) {

@@ -1,5 +1,5 @@
 #pragma once
-// Vectors of 16 bytes as plain loops: every processor, no intrinsics.
+// Vectors of 64 bytes as plain loops, short to compile: every processor, no intrinsics.
 
 #include <kvx/core/element.hpp>
 
@@ -10,25 +10,28 @@ namespace kvx::simd::baseline {
 
 /// See bytes_avx2.hpp.
 struct bytes {
-  static constexpr int width = 16;
+  static constexpr int width = 64;
 
   struct b {
-    std::uint8_t x[16];
+    std::uint8_t x[width];
   };
   struct w {
-    std::int16_t x[8];
+    std::int16_t x[width / 2];
+  };
+  struct entries {
+    std::uint8_t x[16];
   };
 
   template <class F>
   static b each(F f) {
     b r;
-    for (int i = 0; i < 16; ++i) r.x[i] = static_cast<std::uint8_t>(f(i));
+    for (int i = 0; i < width; ++i) r.x[i] = static_cast<std::uint8_t>(f(i));
     return r;
   }
   template <class F>
   static w each_word(F f) {
     w r;
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < width / 2; ++i) {
       const std::int32_t v = f(i);
       r.x[i] = static_cast<std::int16_t>(v > 32767 ? 32767 : v < -32768 ? -32768 : v);
     }
@@ -37,19 +40,23 @@ struct bytes {
 
   static b load(const std::uint8_t* p) {
     b r;
-    std::memcpy(r.x, p, 16);
+    std::memcpy(r.x, p, width);
     return r;
   }
-  static void store(std::uint8_t* p, b x) { std::memcpy(p, x.x, 16); }
+  static void store(std::uint8_t* p, b x) { std::memcpy(p, x.x, width); }
   static b set(std::uint8_t v) {
     return each([&](int) { return v; });
   }
   static w set_words(std::int16_t v) {
     return each_word([&](int) { return v; });
   }
-  static b table(const std::uint8_t* p) { return load(p); }
-  static b look_up(const b& entries, const b& i) {
-    return each([&](int j) { return i.x[j] < 128 ? entries.x[i.x[j] & 15] : 0; });
+  static entries table(const std::uint8_t* p) {
+    entries r;
+    std::memcpy(r.x, p, 16);
+    return r;
+  }
+  static b look_up(const entries& t, const b& i) {
+    return each([&](int j) { return i.x[j] < 128 ? t.x[i.x[j] & 15] : 0; });
   }
   static b low_bits(const b& x) {
     return each([&](int j) { return x.x[j] & 15; });
@@ -89,7 +96,7 @@ struct bytes {
     return each_word([&](int j) { return static_cast<std::int16_t>(x.x[j] << 8 | y.x[j]); });
   }
   static w second_words(const b& y, const b& x) {
-    return each_word([&](int j) { return static_cast<std::int16_t>(x.x[j + 8] << 8 | y.x[j + 8]); });
+    return each_word([&](int j) { return static_cast<std::int16_t>(x.x[j + width / 2] << 8 | y.x[j + width / 2]); });
   }
   static w add_words(const w& x, const w& y) {
     return each_word([&](int j) { return x.x[j] + y.x[j]; });
@@ -117,7 +124,7 @@ struct bytes {
   }
   static b clamp(const w& first, const w& second) {
     return each([&](int j) {
-      const int v = j < 8 ? first.x[j] : second.x[j - 8];
+      const int v = j < width / 2 ? first.x[j] : second.x[j - width / 2];
       return v < 0 ? 0 : v > 255 ? 255 : v;
     });
   }

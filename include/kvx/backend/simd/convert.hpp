@@ -27,13 +27,13 @@ void convert_row(E* to, const T* from, std::int64_t n) {
     for (std::int64_t i = 0; i < n; i += step) {
       const auto count = static_cast<int>(std::min(step, n - i));
       if constexpr (std::same_as<T, float>) {
-        table.template rows<E>().from_floats(from + i, count, to + i);
+        table.template conversions<E>().from_floats(from + i, count, to + i);
       } else {
-        table.template rows<T>().to_floats(from + i, count, floats);
+        table.template conversions<T>().to_floats(from + i, count, floats);
         if constexpr (std::same_as<E, float>) {
           std::memcpy(to + i, floats, static_cast<std::size_t>(count) * sizeof(float));
         } else {
-          table.template rows<E>().from_floats(floats, count, to + i);
+          table.template conversions<E>().from_floats(floats, count, to + i);
         }
       }
     }

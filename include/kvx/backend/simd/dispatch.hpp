@@ -91,6 +91,15 @@ const row_kernels<E>& kernel_table::rows() const {
 }
 
 template <class E>
+const row_conversions<E>& kernel_table::conversions() const {
+#if defined(__x86_64__)
+  if (set == instruction_set::avx512) return avx512::conversions_of<E>;
+  if (set == instruction_set::avx2) return avx2::conversions_of<E>;
+#endif
+  return baseline::conversions_of<E>;
+}
+
+template <class E>
 const mean_functions<E>& encode_table::means() const {
 #if defined(__x86_64__)
   if (set == instruction_set::avx512) return avx512::means_of<E>;
@@ -106,6 +115,15 @@ encode_function<E> encode_table::encode() const {
   if (set == instruction_set::avx2) return avx2::encode_keys<E, MagnitudeBits>;
 #endif
   return baseline::encode_keys<E, MagnitudeBits>;
+}
+
+template <int MagnitudeBits>
+code_function rerank_table::code_sums() const {
+#if defined(__x86_64__)
+  if (set == instruction_set::avx512) return avx512::code_sums<MagnitudeBits>;
+  if (set == instruction_set::avx2) return avx2::code_sums<MagnitudeBits>;
+#endif
+  return baseline::code_sums<MagnitudeBits>;
 }
 
 /// The kernels of one set, which the processor must support.

@@ -33,6 +33,9 @@
   return lanes::select(lanes::less(max, lanes::set(-3.402823466e+38f)), lanes::set(0), max);
 }
 
+/// As many of n queries as the set takes in one pass.
+constexpr int at_most(int n) { return n < lanes::most_queries ? n : lanes::most_queries; }
+
 /// Asks for what a later chunk of a row needs, one line at a time between the arithmetic: the processor holds few requests open.
 template <class E>
 [[gnu::always_inline]] inline void prefetch_chunk(const E* row, int d) {
@@ -104,14 +107,14 @@ inline void dots_of(const float* q, std::int64_t pitch, const E* const* rows, in
 template <class E>
 inline void dots(const float* q, std::int64_t pitch, int count, const E* const* rows, int n, const E* const* next, int next_n, int dim,
                  float* scores) {
-  for (int g = 0; g < count; g += 4) {
+  for (int g = 0; g < count; g += lanes::most_queries) {
     const float* const first = q + g * pitch;
     float* const out = scores + g * block_tokens;
     switch (count - g) {
       case 1: dots_of<E, 1>(first, pitch, rows, n, next, next_n, dim, out); break;
-      case 2: dots_of<E, 2>(first, pitch, rows, n, next, next_n, dim, out); break;
-      case 3: dots_of<E, 3>(first, pitch, rows, n, next, next_n, dim, out); break;
-      default: dots_of<E, 4>(first, pitch, rows, n, next, next_n, dim, out);
+      case 2: dots_of<E, at_most(2)>(first, pitch, rows, n, next, next_n, dim, out); break;
+      case 3: dots_of<E, at_most(3)>(first, pitch, rows, n, next, next_n, dim, out); break;
+      default: dots_of<E, at_most(4)>(first, pitch, rows, n, next, next_n, dim, out);
     }
     next_n = 0;
   }
@@ -168,6 +171,13 @@ template <class E, int Q, int C, bool Rest>
   }
 }
 
+/// The last components of one query's weighted sum, less than a chunk.
+template <class E>
+inline void weighted_rest(const float* weights, float factor, const E* const* rows, int n, const E* const* next, int next_n, int dim, int d,
+                          float* sums) {
+  weighted_chunks<E, 1, 1, true>(weights, &factor, rows, n, next, next_n, dim, d, sums, 0);
+}
+
 template <class E, int Q>
 inline void weighted_sum_of(const float* weights, const float* factors, const E* const* rows, int n, const E* const* next, int next_n,
                             int dim, float* sums, std::int64_t pitch) {
@@ -177,26 +187,35 @@ inline void weighted_sum_of(const float* weights, const float* factors, const E*
   for (; d + C * step <= dim; d += C * step) {
     weighted_chunks<E, Q, C, false>(weights, factors, rows, n, next, next_n, dim, d, sums, pitch);
   }
-  for (; d + step <= dim; d += step) {
-    weighted_chunks<E, Q, 1, false>(weights, factors, rows, n, next, next_n, dim, d, sums, pitch);
+  if constexpr (C > 1) {
+    for (; d + step <= dim; d += step) {
+      weighted_chunks<E, Q, 1, false>(weights, factors, rows, n, next, next_n, dim, d, sums, pitch);
+    }
   }
-  if (d < dim) weighted_chunks<E, Q, 1, true>(weights, factors, rows, n, next, next_n, dim, d, sums, pitch);
+  for (int g = 0; d < dim && g < Q; ++g, next_n = 0) {
+    weighted_rest(weights + g * block_tokens, factors[g], rows, n, next, next_n, dim, d, sums + g * pitch);
+  }
 }
 
 template <class E>
 inline void weighted_sum(const float* weights, const float* factors, int count, const E* const* rows, int n, const E* const* next,
                          int next_n, int dim, float* sums, std::int64_t pitch) {
-  for (int g = 0; g < count; g += 4) {
+  for (int g = 0; g < count; g += lanes::most_queries) {
     const float* const w = weights + g * block_tokens;
     float* const out = sums + g * pitch;
     switch (count - g) {
       case 1: weighted_sum_of<E, 1>(w, factors + g, rows, n, next, next_n, dim, out, pitch); break;
-      case 2: weighted_sum_of<E, 2>(w, factors + g, rows, n, next, next_n, dim, out, pitch); break;
-      case 3: weighted_sum_of<E, 3>(w, factors + g, rows, n, next, next_n, dim, out, pitch); break;
-      default: weighted_sum_of<E, 4>(w, factors + g, rows, n, next, next_n, dim, out, pitch);
+      case 2: weighted_sum_of<E, at_most(2)>(w, factors + g, rows, n, next, next_n, dim, out, pitch); break;
+      case 3: weighted_sum_of<E, at_most(3)>(w, factors + g, rows, n, next, next_n, dim, out, pitch); break;
+      default: weighted_sum_of<E, at_most(4)>(w, factors + g, rows, n, next, next_n, dim, out, pitch);
     }
     next_n = 0;
   }
+}
+
+inline void merge(const float* weights, const float* const* rows, int n, int dim, float* sums) {
+  const float keep = 1;
+  weighted_sum_of<float, 1>(weights, &keep, rows, n, nullptr, 0, dim, sums, 0);
 }
 
 inline void row_softmax(float* scores, int count, int n, float cap, float* max, float* sum, float* factor) {
@@ -280,7 +299,6 @@ inline void panel_scores(const float* keys, int n, int dim, const float* q, floa
 }
 
 inline void panel_softmax(float* scores, int n, float cap, const float* low, const float* high, float* max, float* sum, float* factor) {
-#pragma GCC unroll 3
   for (int j = 0; j < panel_vectors; ++j) {
     const int w = j * lanes::width;
     float* const s = scores + w;
@@ -346,7 +364,10 @@ inline void panel_weighted_sum(const float* values, std::int64_t pitch, int n, i
 }
 
 template <class E>
-inline constexpr row_kernels<E> rows_of = {dots<E>, weighted_sum<E>, widen<E>, narrow<E>};
+inline constexpr row_kernels<E> rows_of = {dots<E>, weighted_sum<E>};
+
+template <class E>
+inline constexpr row_conversions<E> conversions_of = {widen<E>, narrow<E>};
 
 inline constexpr kernel_table kernels = {
     lanes::set_name,
@@ -355,5 +376,5 @@ inline constexpr kernel_table kernels = {
     all_finite,
     {panel_width, panel_scores<short_key_pitch>, panel_softmax, panel_weighted_sum},
     {panel_width, panel_scores<long_key_pitch>, panel_softmax, panel_weighted_sum},
-    weighted_sum<float>,
+    merge,
 };

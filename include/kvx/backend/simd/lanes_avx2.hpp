@@ -6,6 +6,7 @@ namespace kvx::simd::avx2 {
 struct lanes {
   static constexpr instruction_set set_name = instruction_set::avx2;
   static constexpr int width = 8;
+  static constexpr int most_queries = 4;  // queries that share one pass over the rows
   static constexpr int panel_step = 4;  // 12 sums, 3 query vectors, 1 key: the 16 registers
   static constexpr int tokens(int queries) { return queries > 2 ? 2 : 4; }
   static constexpr int chunks(int queries) { return queries > 2 ? 1 : queries == 2 ? 2 : 4; }

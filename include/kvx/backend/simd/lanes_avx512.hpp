@@ -7,6 +7,7 @@ namespace kvx::simd::avx512 {
 struct lanes {
   static constexpr instruction_set set_name = instruction_set::avx512;
   static constexpr int width = 16;
+  static constexpr int most_queries = 4;  // queries that share one pass over the rows
   static constexpr int panel_step = 8;  // 24 sums of the 32 registers
   static constexpr int tokens(int) { return 4; }
   static constexpr int chunks(int queries) { return queries > 2 ? 2 : 4; }

@@ -4,6 +4,8 @@
 #include <kvx/backend/simd/level.hpp>
 #include <kvx/core/element.hpp>
 
+#include <bit>
+#include <concepts>
 #include <cstdint>
 #include <cstring>
 
@@ -12,6 +14,7 @@ namespace kvx::simd::baseline {
 struct lanes {
   static constexpr instruction_set set_name = instruction_set::baseline;
   static constexpr int width = 4;
+  static constexpr int most_queries = 1;  // queries that share one pass over the rows: one variant, short to compile
   static constexpr int panel_step = 4;  // keys at a time in panel kernels
   static constexpr int tokens(int) { return 2; }
   static constexpr int chunks(int) { return 1; }
@@ -61,7 +64,16 @@ struct chunk {
     int n;
     explicit tail(int count) : n(count) {}
   };
-  static void load(const E* p, lanes::f& a, lanes::f& b) { load(p, tail(8), a, b); }
+  static void load(const E* p, lanes::f& a, lanes::f& b) {
+    if constexpr (std::same_as<E, bf16> && std::endian::native == std::endian::little) {
+      lanes::i pairs;
+      std::memcpy(&pairs, p, sizeof pairs);
+      a = reinterpret_cast<lanes::f>(pairs << 16);
+      b = reinterpret_cast<lanes::f>(pairs & ~0xffff);
+    } else {
+      load(p, tail(8), a, b);
+    }
+  }
   static void load(const E* p, const tail& rest, lanes::f& a, lanes::f& b) {
     float x[8] = {};
     for (int j = 0; j < rest.n; ++j) {

@@ -77,12 +77,11 @@ inline void code_sums_by_four(const code_format& f, const std::int8_t* q, std::i
   for (int g = 0; g < count; g += 4) code_sums_of<Bits, OneWeight, 4>(f, q + g * pitch, pitch, keys, n, sums + g * code_block);
 }
 
+template <int Bits>
 inline void code_sums(const code_format& f, const std::int8_t* q, std::int64_t pitch, int count, const code_address* keys, int n,
                       float* sums) {
-  const auto by_bits = f.magnitude_bits == 3   ? (f.subspace == 0 ? code_sums_by_four<3, true> : code_sums_by_four<3, false>)
-                       : f.magnitude_bits == 1 ? (f.subspace == 0 ? code_sums_by_four<1, true> : code_sums_by_four<1, false>)
-                                               : (f.subspace == 0 ? code_sums_by_four<7, true> : code_sums_by_four<7, false>);
-  by_bits(f, q, pitch, count, keys, n, sums);
+  if (f.subspace == 0) return code_sums_by_four<Bits, true>(f, q, pitch, count, keys, n, sums);
+  code_sums_by_four<Bits, false>(f, q, pitch, count, keys, n, sums);
 }
 
 inline void logits(float unit, const float* sums, const float* terms, int n, float* out) {
@@ -136,4 +135,4 @@ inline void mix(const float* e, std::int64_t pitch, int count, const float* fact
   }
 }
 
-inline constexpr rerank_table rerank_functions = {code_sums, logits, largest, exponentials, mix};
+inline constexpr rerank_table rerank_functions = {lanes::set_name, logits, largest, exponentials, mix};

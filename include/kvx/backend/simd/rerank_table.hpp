@@ -1,6 +1,7 @@
 #pragma once
 // The kernels that score candidates: inner products with key codes, exponentials with portable bits.
 
+#include <kvx/backend/simd/level.hpp>
 #include <kvx/core/element.hpp>
 
 #include <cstdint>
@@ -16,14 +17,12 @@ inline constexpr int code_block = 32;
 /// How the keys of one (sequence, KV head) are coded; see key_sketch.hpp.
 ///
 /// subspace         coordinates that share a weight: 4, 8, 16; 0: the whole key
-/// magnitude_bits   1, 3 or 7
 /// sign_pitch       bytes from one plane byte of a key's signs to the next
 /// levels           (128) what each magnitude index stands for, 0..127, those that do not exist 0
 /// last_levels      (128) the same for the coordinates from `last` on; last = dim where there are none
 struct code_format {
   int dim = 0;
   int subspace = 0;
-  int magnitude_bits = 0;
   std::int64_t sign_pitch = 0;
   const std::uint8_t* levels = nullptr;
   const std::uint8_t* last_levels = nullptr;
@@ -33,7 +32,7 @@ struct code_format {
 /// Where the parts of one key's code lie.
 struct code_address {
   const std::uint8_t* signs = nullptr;       ///< plane bytes, sign_pitch apart
-  const std::uint8_t* magnitudes = nullptr;  ///< (magnitude_bits, plane bytes)
+  const std::uint8_t* magnitudes = nullptr;  ///< (magnitude bits, plane bytes)
   const half* weights = nullptr;             ///< one for each subspace, or one
 };
 
@@ -41,13 +40,18 @@ struct code_address {
 /// are added as (g0 + g2) + (g1 + g3) with g_i = (l_4i + l_4i+2) + (l_4i+1 + l_4i+3).
 inline constexpr int code_lanes_wide = 16;
 
+/// sums[g][t] = sum over the quads u of four coordinates of w_t,u (v_t,u . q_g,u), v the signed levels of key t, in integers
+/// within a quad, in float lanes (code_lanes_wide) over quads; with one weight a key in integers over the whole key, then times w.
+/// q (count rounded up to 1, 2 or a multiple of 4; pitch), pitch a multiple of 64; sums (the same count, 32).
+using code_function = void (*)(const code_format& format, const std::int8_t* q, std::int64_t pitch, int count, const code_address* keys,
+                               int n, float* sums);
+
 /// Kernels of the rerank stage. Every one gives the same bits in every instruction set.
 struct rerank_table {
-  /// sums[g][t] = sum over the quads u of four coordinates of w_t,u (v_t,u . q_g,u), v the signed levels of key t, in integers
-  /// within a quad, in float lanes (code_lanes_wide) over quads; with one weight a key in integers over the whole key, then times w.
-  /// q (count rounded up to 1, 2 or a multiple of 4; pitch), pitch a multiple of 64; sums (the same count, 32).
-  void (*code_sums)(const code_format& format, const std::int8_t* q, std::int64_t pitch, int count, const code_address* keys, int n,
-                    float* sums);
+  instruction_set set;
+  /// Sums over codes of 1, 3 or 7 magnitude bits: only those that a program names are compiled (dispatch.hpp).
+  template <int MagnitudeBits>
+  code_function code_sums() const;
   /// out[t] = unit sums[t] + terms[t], in double, rounded once.
   void (*logits)(float unit, const float* sums, const float* terms, int n, float* out);
   /// The largest of n floats, NaN left out; -inf for none.

@@ -9,10 +9,10 @@ struct block_words {
   bytes::w second[scan_vectors];
 };
 
-/// Sums of Q heads' sign tables over one block: (S - middle) * steps in words.
+/// Sums of Q heads' sign tables over one block: (S - middle) * steps in words. `heads` tables of a plane lie side by side.
 template <int Q, bool Wide>
-[[gnu::always_inline]] inline void sign_sums(const std::uint8_t* tables, int planes, const std::uint8_t* signs, std::int64_t pitch,
-                                             const std::uint8_t* next, block_words (&sums)[Q]) {
+[[gnu::always_inline]] inline void sign_sums(const std::uint8_t* tables, int heads, int planes, const std::uint8_t* signs,
+                                             std::int64_t pitch, const std::uint8_t* next, block_words (&sums)[Q]) {
   bytes::b sum[Q][scan_vectors];                                                                    // sum (Q, 64)
 #pragma GCC unroll 4
   for (int g = 0; g < Q; ++g) {
@@ -22,7 +22,7 @@ template <int Q, bool Wide>
       if constexpr (Wide) sums[g].first[v] = sums[g].second[v] = bytes::set_words(-wide_middle);
     }
   }
-  for (int p = 0; p < planes; ++p, signs += pitch, next += pitch, tables += 32 * Q) {
+  for (int p = 0; p < planes; ++p, signs += pitch, next += pitch, tables += 32 * heads) {
     __builtin_prefetch(next, 0, 3);
     bytes::b low[scan_vectors], high[scan_vectors];
 #pragma GCC unroll 4
@@ -33,10 +33,10 @@ template <int Q, bool Wide>
     }
 #pragma GCC unroll 4
     for (int g = 0; g < Q; ++g) {
-      const bytes::b first = bytes::table(tables + 32 * g);
+      const auto first = bytes::table(tables + 32 * g);
 #pragma GCC unroll 4
       for (int v = 0; v < scan_vectors; ++v) sum[g][v] = bytes::add(sum[g][v], bytes::look_up(first, low[v]));
-      const bytes::b second = bytes::table(tables + 32 * g + 16);
+      const auto second = bytes::table(tables + 32 * g + 16);
 #pragma GCC unroll 4
       for (int v = 0; v < scan_vectors; ++v) sum[g][v] = bytes::add(sum[g][v], bytes::look_up(second, high[v]));
     }
@@ -65,10 +65,10 @@ template <int Q, bool Wide>
 
 /// The largest score of Q heads, and of `best` where there are heads before them.
 template <int Q, bool Wide>
-inline void best_of(const sign_scan& s, const std::uint8_t* tables, int head, const std::uint8_t* signs, std::int64_t pitch,
+inline void best_of(const sign_scan& s, const std::uint8_t* tables, int heads, int head, const std::uint8_t* signs, std::int64_t pitch,
                     const std::uint8_t* next, const block_words& factor, const std::int16_t* offsets, block_words& best) {
   block_words sums[Q], largest = best;
-  sign_sums<Q, Wide>(tables, s.planes, signs, pitch, next, sums);
+  sign_sums<Q, Wide>(tables, lanes::most_queries < scan_heads ? heads : Q, s.planes, signs, pitch, next, sums);
 #pragma GCC unroll 4
   for (int g = 0; g < Q; ++g) {
     const bytes::w ratio = bytes::set_words(s.ratios[head + g]);
@@ -113,11 +113,15 @@ inline void sign_scores_of(const sign_scan& s, const scan_page& page, const std:
     const std::uint8_t* const next = (page.next != nullptr ? page.next : page.signs) + t;
     for (int g = 0; g < s.heads; g += scan_heads) {
       const int count = s.heads - g < scan_heads ? s.heads - g : scan_heads;
-      switch (count) {
-        case 1: best_of<1, Wide>(s, tables, g, page.signs + t, page.pitch, next, factor, offsets, best); break;
-        case 2: best_of<2, Wide>(s, tables, g, page.signs + t, page.pitch, next, factor, offsets, best); break;
-        case 3: best_of<3, Wide>(s, tables, g, page.signs + t, page.pitch, next, factor, offsets, best); break;
-        default: best_of<4, Wide>(s, tables, g, page.signs + t, page.pitch, next, factor, offsets, best);
+      const std::uint8_t* const signs = page.signs + t;
+      for (int h = 0; h < count; h += lanes::most_queries) {
+        const std::uint8_t* const first = tables + 32 * h;
+        switch (count - h) {
+          case 1: best_of<1, Wide>(s, first, count, g + h, signs, page.pitch, next, factor, offsets, best); break;
+          case 2: best_of<at_most(2), Wide>(s, first, count, g + h, signs, page.pitch, next, factor, offsets, best); break;
+          case 3: best_of<at_most(3), Wide>(s, first, count, g + h, signs, page.pitch, next, factor, offsets, best); break;
+          default: best_of<at_most(4), Wide>(s, first, count, g + h, signs, page.pitch, next, factor, offsets, best);
+        }
       }
       tables += static_cast<std::int64_t>(32) * count * s.planes;
     }
@@ -204,7 +208,7 @@ inline void vote_scores(const vote_scan& s, const scan_page& page, std::uint8_t*
 }
 
 template <int Q>
-[[gnu::always_inline]] inline void page_dots_of(const float* q, std::int64_t pitch, const bf16* mean, int dim, float* sums) {
+inline void page_dots_of(const float* q, std::int64_t pitch, const bf16* mean, int dim, float* sums) {
   dot_lanes sum[Q];                                                                                 // sum (Q, 16 lanes)
 #pragma GCC unroll 4
   for (int g = 0; g < Q; ++g) sum[g].clear();
@@ -224,12 +228,12 @@ template <int Q>
 }
 
 inline void page_dots(const float* q, std::int64_t pitch, int heads, const bf16* mean, int dim, float* sums) {
-  for (int g = 0; g < heads; g += scan_heads) {
+  for (int g = 0; g < heads; g += lanes::most_queries) {
     switch (heads - g) {
       case 1: page_dots_of<1>(q + g * pitch, pitch, mean, dim, sums + g); break;
-      case 2: page_dots_of<2>(q + g * pitch, pitch, mean, dim, sums + g); break;
-      case 3: page_dots_of<3>(q + g * pitch, pitch, mean, dim, sums + g); break;
-      default: page_dots_of<4>(q + g * pitch, pitch, mean, dim, sums + g);
+      case 2: page_dots_of<at_most(2)>(q + g * pitch, pitch, mean, dim, sums + g); break;
+      case 3: page_dots_of<at_most(3)>(q + g * pitch, pitch, mean, dim, sums + g); break;
+      default: page_dots_of<at_most(4)>(q + g * pitch, pitch, mean, dim, sums + g);
     }
   }
 }

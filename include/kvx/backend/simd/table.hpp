@@ -37,6 +37,11 @@ struct row_kernels {
   /// sums_g = factor_g sums_g + sum_t weights[g][t] rows[t]; weights (count, 64), sums (count, pitch).
   void (*weighted_sum)(const float* weights, const float* factors, int count, const E* const* rows, int n, const E* const* next, int next_n,
                        int dim, float* sums, std::int64_t pitch);
+};
+
+/// A row of stored elements as floats, and back.
+template <class E>
+struct row_conversions {
   /// out = row, in natural order; exact.
   void (*to_floats)(const E* row, int dim, float* out);
   /// out = row, rounded to nearest even; the bits of round_to.
@@ -67,12 +72,14 @@ struct kernel_table {
   panel_kernels short_keys;
   panel_kernels long_keys;
 
-  /// weighted_sum over rows of floats, by which pieces of attention are merged.
-  decltype(row_kernels<float>::weighted_sum) merge;
+  /// sums += sum_t weights[t] rows[t], by which pieces of attention are merged; n <= 64 rows of floats.
+  void (*merge)(const float* weights, const float* const* rows, int n, int dim, float* sums);
 
   /// The kernels for rows of E; only those of elements that a program names are compiled (dispatch.hpp).
   template <class E>
   const row_kernels<E>& rows() const;
+  template <class E>
+  const row_conversions<E>& conversions() const;
 };
 
 /// Where component d of a row lies in a float vector in lane order.

@@ -136,12 +136,13 @@ struct block {
 };
 
 /// Logits of candidates [first, last) by the kernels of a given instruction set.
-template <class E>
+template <int Bits, class E>
 void rerank_range(const kernels_used& kernels, const head_view<E>& from, const key_sketch& sketch, const simd::code_format& format,
                   const prepared& queries, std::span<const std::int32_t> ids, std::int64_t first, std::int64_t last,
                   tensor_view<float, 2> logits) {
   const auto G = static_cast<int>(logits.extents[0]);
   const int D = format.dim;
+  const simd::code_function code_sums = kernels.code.template code_sums<Bits - 1>();
   code_finder finder(from, sketch);
   block blocks[2];
   block *now = &blocks[0], *next = &blocks[1];
@@ -168,7 +169,7 @@ void rerank_range(const kernels_used& kernels, const head_view<E>& from, const k
       }
       for (int g = 0; g < G; ++g) terms[g][t] = page_terms[g];
     }
-    kernels.code.code_sums(format, queries.whole, whole_pitch(D), static_cast<int>(padded_heads(G)), now->keys, now->n, sums);
+    code_sums(format, queries.whole, whole_pitch(D), static_cast<int>(padded_heads(G)), now->keys, now->n, sums);
     for (int g = 0; g < G; ++g) kernels.code.logits(queries.units[g], sums + g * simd::code_block, terms[g], now->n, logits.at(g, begin));
     std::swap(now, next);
   }
@@ -187,13 +188,12 @@ void rerank(const kernels_used& kernels, const host& exec, const key_sketch& ske
   simd::code_format format;
   format.dim = static_cast<int>(D);
   format.subspace = sketch.weights == key_sketch::weighting::key ? 0 : sketch.subspace;
-  format.magnitude_bits = Bits - 1;
   format.sign_pitch = from.rows.page_tokens;
   format.levels = levels.all.data();
   format.last_levels = levels.last.data();
   format.last = levels.last_from;
   for_each_task(exec, ceil_div(C, task_tokens), [&](std::int64_t task) {
-    rerank_range(kernels, from, sketch, format, ready, ids, task * task_tokens, std::min(C, (task + 1) * task_tokens), logits);
+    rerank_range<Bits>(kernels, from, sketch, format, ready, ids, task * task_tokens, std::min(C, (task + 1) * task_tokens), logits);
   });
 }
 
