@@ -126,7 +126,7 @@ constexpr const codebook<Bits>& codebook_for(int width) {
 static_assert([] {
   constexpr float levels[8] = {.042509f, .128044f, .215201f, .305324f, .400271f, .503022f, .619348f, .764835f};
   for (std::size_t i = 0; i < 8; ++i) {
-    const float off = codebook_for<3>(8).levels[i] - levels[i];
+    const float off = codebook_of_width<3, 8>.levels[i] - levels[i];
     if (off > 1e-6f || off < -1e-6f) return false;
   }
   return true;

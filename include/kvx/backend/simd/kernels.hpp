@@ -214,8 +214,10 @@ inline void weighted_sum(const float* weights, const float* factors, int count, 
 }
 
 inline void merge(const float* weights, const float* const* rows, int n, int dim, float* sums) {
-  const float keep = 1;
-  weighted_sum_of<float, 1>(weights, &keep, rows, n, nullptr, 0, dim, sums, 0);
+  for (int t = 0; t < n; ++t) {
+    const lanes::f w = lanes::set(weights[t]);
+    for (int d = 0; d < dim; d += lanes::width) lanes::store(sums + d, lanes::fma(w, lanes::load(rows[t] + d), lanes::load(sums + d)));
+  }
 }
 
 inline void row_softmax(float* scores, int count, int n, float cap, float* max, float* sum, float* factor) {

@@ -68,7 +68,8 @@ template <int Q, bool Wide>
 inline void best_of(const sign_scan& s, const std::uint8_t* tables, int heads, int head, const std::uint8_t* signs, std::int64_t pitch,
                     const std::uint8_t* next, const block_words& factor, const std::int16_t* offsets, block_words& best) {
   block_words sums[Q], largest = best;
-  sign_sums<Q, Wide>(tables, lanes::most_queries < scan_heads ? heads : Q, s.planes, signs, pitch, next, sums);
+  constexpr bool all = lanes::most_queries == scan_heads;  // of the heads side by side: then their number is a constant
+  sign_sums<Q, Wide>(tables, all ? Q : heads, s.planes, signs, pitch, next, sums);
 #pragma GCC unroll 4
   for (int g = 0; g < Q; ++g) {
     const bytes::w ratio = bytes::set_words(s.ratios[head + g]);
