@@ -25,7 +25,7 @@ CASES = {
     "no header at all": (["include_levels.py"], {}, "0 headers"),
     "good text": (["text_rules.py"], {"include/kvx/core/a.hpp": GOOD}, None),
     "unfinished end": (["text_rules.py"], {"docs/a.md": f"{UNFINISHED}: more\n"}, "has no place here"),
-    "machine path": (["text_rules.py"], {"docs/a.md": "see /wo" "rk/x\n"}, "has no place here"),
+    "machine path": (["text_rules.py"], {"docs/a.md": "see /ho" "me/x\n"}, "has no place here"),
     "long file": (["text_rules.py"], {"include/kvx/core/a.hpp": GOOD + "\n" * 400}, "402 lines"),
     "long line": (["text_rules.py"], {"include/kvx/core/a.hpp": GOOD + "//" + "x" * 139 + "\n"}, "141 columns"),
     "no sentence": (["text_rules.py"], {"include/kvx/core/a.hpp": "#pragma once\nint x;\n"}, "one sentence"),
