@@ -1,5 +1,5 @@
 #pragma once
-// Ratios of times that a busy machine does not spoil: runs of all contestants alternate, and medians are compared.
+// Ratios of times that hold from one machine to the next: runs of all contestants alternate, and medians are compared.
 
 #include <algorithm>
 #include <chrono>
