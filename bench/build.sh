@@ -1,7 +1,7 @@
 # Sourced by the bench scripts, in the root of the repository: build_bench <target>... builds as users would.
 bench_folder=build/bench/bench
 
-# Threads that wait give their core away soon: other programs run here too.
+# Threads that wait give their core away soon.
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
 
 build_bench() {

@@ -20,7 +20,7 @@ dense() {
 median() { sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'; }
 
 # baseline_vs_native <metric> <ratio>: the plain program's speed over the native one's, run in turns. Each speed is itself a ratio to
-# the machine's, taken in one process: what other programs do meanwhile cancels out.
+# the machine's, taken in one process: the clock of the moment cancels out.
 baseline_vs_native() {
   local folder turn build
   folder=$(mktemp -d)
@@ -31,6 +31,9 @@ baseline_vs_native() {
     'BEGIN { printf "# %s: plain %.3f, native %.3f of the machine\n%s %.3f\n", name, plain, native, name, plain / native }'
   rm -r "$folder"
 }
+
+# wanted_lines: of the lines of standard input the comments and those whose name contains the filter.
+wanted_lines() { awk -v filter="$filter" '/^#/ || index($1, filter)'; }
 
 mkdir -p build/results
 {
@@ -49,9 +52,26 @@ mkdir -p build/results
     build_bench bench_key_code
     "$bench_folder/sketch/bench_key_code" encode_vs_memcpy
   fi
+  if wanted paris_scan_vs_read || wanted headaware_vs_mean_scan || wanted paris_votes_vs_signsum_counts_kept; then
+    build_bench bench_sign_buckets
+    "$bench_folder/index/bench_sign_buckets" "$filter"
+  fi
+  for percent in 10 5 2; do
+    if wanted exact_share_$percent || wanted rerank_share_$percent || wanted group_rule_share_$percent || wanted top_k_share_$percent ||
+       wanted attend_rows_share_$percent || wanted rerank_four_heads_vs_one_$percent; then
+      build_bench bench_rerank
+      "$bench_folder/rerank/bench_rerank" | wanted_lines
+      break
+    fi
+  done
   if wanted step_overhead || wanted fork_rows_copied || wanted fork_vs_step; then
     build_bench bench_steps
     "$bench_folder/cache/bench_steps" "$filter"
+  fi
+  if wanted loop_prompt_vs_gemm; then
+    model=$(bash examples/model.sh)
+    build_bench decode_loop
+    build/bench/examples/decode_loop/decode_loop --model "$model" --bench-prompt
   fi
   if wanted include_seconds; then bash bench/include_seconds.sh; fi
 } | tee -a build/results/speed.txt
