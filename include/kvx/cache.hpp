@@ -48,6 +48,7 @@ auto column_writer(const host&, const Spec& spec) {
 ///
 /// what        open or fork sequences; then for each forward pass: begin, for each layer append and attend, commit
 /// threads     one writer at a time; views may be read by many threads between steps
+/// moves       a cache that was moved from may be destroyed or assigned to, nothing else
 /// errors      usage_error for arguments out of their limits, capacity_error where pages or sequences run out; nothing has changed then
 /// cost        begin and commit: O(batch x groups of layers); append and attend neither allocate nor wait for anything else
 template <class Backend, class Spec>
@@ -118,7 +119,7 @@ class cache {
   }
 
   /// Makes the new tokens part of their sequences; with `accepted`, entry i keeps its first accepted[i].
-  void commit(const Backend& exec, kvx::step& step, call_site where = call_site::here()) { commit(exec, step, {}, where); }
+  void commit(const Backend& exec, kvx::step& step, call_site where = call_site::here()) { finish(exec, step, {}, where); }
   void commit(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where = call_site::here());
 
   // ---- looking inside ----
@@ -154,6 +155,7 @@ class cache {
 
   const memory& at(int layer, call_site where) const;
   void check_step(const kvx::step& step, call_site where) const;
+  void finish(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where);
   void copy(const Backend& exec, std::span<const page_copy> copies);
   static bool retrieves_now(const batch_item& item, const attend_options& options);
 
@@ -239,9 +241,11 @@ kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advan
       require_range("size of an entry's page table", static_cast<std::int64_t>(batch[i].pages.size()),
                     ceil_div(item.length, layout::shape.tokens), std::numeric_limits<std::int32_t>::max(), where);
       item.pages = batch[i].pages.data();
+      for (const layer_group& group : plan_.groups) check_seen_pages(group.rules, item, where);
       step.external_.push_back(item);
     }
   }
+  step.workers_ = worker_count(exec);
   std::int64_t scratch = 0;
   for (std::size_t g = 0; g < plan_.groups.size(); ++g)
     scratch = std::max(scratch, attend_dense_scratch(exec, layers_[0].rows, step.rows(static_cast<int>(g)), geometry_.query_heads));
@@ -283,6 +287,7 @@ template <class Backend, class Spec>
 void cache<Backend, Spec>::bind(int layer, row_view<const element_type> rows, call_site where) {
   static_assert(!layout::owns_rows, "only external layouts have rows that the caller places");
   at(layer, where);
+  for (const sequence_book::slot& slot : book_->slots()) require(!slot.in_step, "bind: a step is open", where);
   check_rows(rows, layout::shape, geometry_.kv_heads, where);
   layers_[static_cast<std::size_t>(layer)].rows = rows;
   layers_[static_cast<std::size_t>(layer)].bound = true;
@@ -303,6 +308,7 @@ void cache<Backend, Spec>::attend(const Backend& exec, const kvx::step& step, in
   require_range("attend: keep", options.keep, 0, std::numeric_limits<std::int64_t>::max(), where);
   const tensor_view<float, 2> lse(options.lse, step.tokens(), geometry_.query_heads);
   const std::span scratch(scratch_.data(), static_cast<std::size_t>(scratch_.size()));
+  const Backend sized = limited(exec, step.workers_);  // scratch was sized for the workers that begin was given
   const layer_kind kind = geometry_.kind(layer);
   const dense_options dense{options.scale, options.soft_cap, kind.tokens, kind.sink};
   const std::span<const batch_item> batch = step.rows(place.group);
@@ -316,16 +322,16 @@ void cache<Backend, Spec>::attend(const Backend& exec, const kvx::step& step, in
         const std::span<const batch_item> run = batch.subspan(i, end - i);
         if (retrieve) {
           attend_retrieved<element_type, T>(
-              exec, {place.rows, place.side, Spec::sketch, layout::zones, run, columns_of.subspan(i, end - i)}, index::scoring,
+              sized, {place.rows, place.side, Spec::sketch, layout::zones, run, columns_of.subspan(i, end - i)}, index::scoring,
               spec_.reranker, layout::shape, q, out, lse, {options.keep, options.breadth, options.scale, options.soft_cap}, scratch);
         } else {
-          attend_dense<element_type, T>(exec, place.rows, run, q, out, lse, dense, scratch);
+          attend_dense<element_type, T>(sized, place.rows, run, q, out, lse, dense, scratch);
         }
       }
       return;
     }
   }
-  attend_dense<element_type, T>(exec, place.rows, batch, q, out, lse, dense, scratch);
+  attend_dense<element_type, T>(sized, place.rows, batch, q, out, lse, dense, scratch);
 }
 
 template <class Backend, class Spec>
@@ -338,10 +344,14 @@ template <class Backend, class Spec>
 void cache<Backend, Spec>::commit(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where) {
   check_step(step, where);
   const auto entries = step.entries();
-  if (!accepted.empty()) {
-    require(accepted.size() == entries.size(), "accepted: one count for each entry of the batch", where);
-    for (std::size_t i = 0; i < entries.size(); ++i) require_range("an entry of accepted", accepted[i], 0, entries[i].tokens, where);
-  }
+  require(accepted.size() == entries.size(), "accepted: one count for each entry of the batch", where);
+  for (std::size_t i = 0; i < entries.size(); ++i) require_range("an entry of accepted", accepted[i], 0, entries[i].tokens, where);
+  finish(exec, step, accepted, where);
+}
+
+template <class Backend, class Spec>
+void cache<Backend, Spec>::finish(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where) {
+  check_step(step, where);
   if (step.tokens() > 0) {
     for (int l = 0; l < geometry_.layers; ++l)
       require(step.appended_[static_cast<std::size_t>(l)], "commit: a layer was not appended", where);

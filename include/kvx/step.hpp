@@ -24,6 +24,7 @@ class step {
     std::swap(items_, other.items_);
     std::swap(external_, other.external_);
     std::swap(appended_, other.appended_);
+    std::swap(workers_, other.workers_);
     return *this;
   }
   ~step() { undo(); }
@@ -59,6 +60,7 @@ class step {
   std::vector<std::vector<batch_item>> items_;  // (groups, entries), under page ids of the cache
   std::vector<batch_item> external_;            // (entries), under page ids of the caller
   std::vector<bool> appended_;                  // (layers)
+  int workers_ = 1;                             // that scratch was sized for
 };
 
 }  // namespace kvx

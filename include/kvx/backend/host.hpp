@@ -4,18 +4,20 @@
 #include <kvx/backend/memory.hpp>
 #include <kvx/backend/parallel_for.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory_resource>
+#include <thread>
 
 namespace kvx {
 
 /// Execution on this machine's processors.
 ///
-/// what        passed first to every call; `device` (kvx.cuh) is the other backend
+/// what        passed first to every call
 /// threads     at most so many tasks run at once; 0: as many as `parallel` offers. Results do not depend on it.
 /// parallel    runs tasks side by side: OpenMP where the translation unit is compiled with it, else one after the other;
 ///             hand in your own to use the threads of your program
-/// memory      where a cache takes its rows, columns and scratch from
+/// memory      where a cache takes its rows, columns and scratch from; it must outlive the cache
 struct host {
   int threads = 0;
   parallel_for parallel = default_parallel_for();
@@ -26,12 +28,25 @@ struct host {
 template <class Body>
 void for_each_task(const host& exec, std::int64_t tasks, const Body& body) {
   if (tasks <= 0) return;
-  if (tasks == 1 || exec.threads == 1) {
+  if (tasks == 1 || exec.threads == 1 || exec.parallel.run == nullptr) {
     for (std::int64_t i = 0; i < tasks; ++i) body(i);
     return;
   }
   exec.parallel.run(
       exec.parallel.context, exec.threads, tasks, [](const void* b, std::int64_t i) { (*static_cast<const Body*>(b))(i); }, &body);
+}
+
+/// Tasks that may run at once, each with scratch of its own.
+inline int worker_count(const host& exec) {
+  static const int machine = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return exec.threads > 0 ? exec.threads : machine;
+}
+
+/// The same execution with at most so many workers: scratch that was sized for them suffices.
+inline host limited(const host& exec, int workers) {
+  host fewer = exec;
+  fewer.threads = std::min(worker_count(exec), workers);
+  return fewer;
 }
 
 /// Memory of this backend; throws what the resource throws.

@@ -25,29 +25,29 @@ class lazy_page_resource final : public std::pmr::memory_resource {
 
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     if (bytes < large_page) return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-    if (alignment > large_page || bytes > SIZE_MAX - large_page) throw std::bad_alloc();
-    // One large page more than asked for, so that a start on a large-page boundary lies inside; what is over is given back.
-    const std::size_t length = bytes + large_page;
+    if (alignment > large_page || bytes > SIZE_MAX / 2) throw std::bad_alloc();
+    // One large page more than is kept, so that a start on a large-page boundary lies inside; what is over is given back.
+    const std::size_t kept = kept_length(bytes);
+    const std::size_t length = kept + large_page;
     void* const mapped = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
     void* start = mapped;
     std::size_t space = length;
-    std::align(large_page, bytes, start, space);
+    std::align(large_page, kept, start, space);
     const std::size_t before = length - space;
     if (before > 0) munmap(mapped, before);
-    const std::size_t end = used_length(bytes);
-    if (space > end) munmap(static_cast<std::byte*>(start) + end, space - end);
-    madvise(start, end, MADV_HUGEPAGE);  // advice: refusal changes speed alone
+    if (space > kept) munmap(static_cast<std::byte*>(start) + kept, space - kept);
+    madvise(start, kept, MADV_HUGEPAGE);  // advice: refusal changes speed alone
     return start;
   }
 
   void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
     if (bytes < large_page) return std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
-    munmap(p, used_length(bytes));
+    munmap(p, kept_length(bytes));
   }
 
   /// What stays mapped: whole system pages (4 KiB at least divide it on every Linux system with pages up to 64 KiB).
-  static std::size_t used_length(std::size_t bytes) { return (bytes + 0xffff) / 0x10000 * 0x10000; }
+  static std::size_t kept_length(std::size_t bytes) { return (bytes + 0xffff) / 0x10000 * 0x10000; }
 #else
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     return std::pmr::new_delete_resource()->allocate(bytes, alignment);

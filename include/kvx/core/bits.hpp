@@ -3,10 +3,15 @@
 
 #include <kvx/core/annotate.hpp>
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
 namespace kvx {
+
+static_assert(sizeof(void*) == 8 && sizeof(std::size_t) == 8, "kvx needs a 64-bit host: offsets are 64 bits wide");
+static_assert(std::endian::native == std::endian::little, "kvx needs a little-endian host: rows and codes are read as bytes");
 
 /// Smallest q with q * b >= a (a >= 0, b > 0).
 KVX_HD constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }

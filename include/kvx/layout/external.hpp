@@ -3,7 +3,9 @@
 
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/layout/batch_item.hpp>
 #include <kvx/layout/page_shape.hpp>
+#include <kvx/layout/page_table.hpp>
 #include <kvx/layout/row_view.hpp>
 #include <kvx/layout/zones.hpp>
 
@@ -49,6 +51,15 @@ void check_rows(const row_view<E>& rows, page_shape shape, int heads, call_site 
   };
   require(distinct(rows.key, shape.key_dim), "bind: a stride of the keys is less than key_dim: rows would overlap", where);
   require(distinct(rows.value, shape.value_dim), "bind: a stride of the values is less than value_dim: rows would overlap", where);
+}
+
+/// Throws a usage_error where the caller's table has no page for rows that the new tokens of an item see in a group of layers.
+inline void check_seen_pages(const page_rules& rules, const batch_item& item, call_site where) {
+  const std::int64_t first = rules.first_seen(item.length - item.queries) / rules.page_tokens, sink = rules.pages(rules.sink);
+  for (std::int64_t page = 0; page < rules.pages(item.length); ++page) {
+    if (page < sink || page >= first)
+      require(item.pages[page] >= 0, "begin: a page that the new tokens see is negative in its table", where);
+  }
 }
 
 }  // namespace kvx

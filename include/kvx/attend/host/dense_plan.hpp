@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <thread>
 
 namespace kvx::host_dense {
 
@@ -134,8 +133,7 @@ constexpr std::int64_t panel_floats(std::int64_t key_dim, std::int64_t value_dim
 
 /// Tasks that share the units: as many as threads may run, where `exec` leaves that open as many as the machine has.
 inline std::int64_t workers_of(const host& exec, std::int64_t units) {
-  static const int machine = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return std::min<std::int64_t>(units, exec.threads > 0 ? exec.threads : machine);
+  return std::min<std::int64_t>(units, worker_count(exec));
 }
 
 /// Hands out arrays of scratch one after the other, each on a cache line of its own.

@@ -4,6 +4,7 @@
 #include <kvx/attend/host/dense_plan.hpp>
 #include <kvx/backend/simd/dispatch.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/math.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/layout/row_view.hpp>
 
@@ -151,7 +152,7 @@ void merge_tile(const dense_call<E, T>& call, const dense_job& job, const dense_
     };
     for (std::int64_t i = 0; i < job.pieces; ++i) {
       if (states[i].sum == 0) continue;
-      weights[n] = std::exp(states[i].max - against);
+      weights[n] = exp(states[i].max - against);
       all.sum += weights[n] * states[i].sum;
       sums[n++] = job.sums + (place + i) * pitch;
       if (n == simd::block_tokens) flush();

@@ -18,6 +18,7 @@ namespace kvx::simd {
 /// cost        a copy; between two 16-bit types by way of floats in the L1 cache
 template <element E, element T>
 void convert_row(E* to, const T* from, std::int64_t n) {
+  if (n <= 0) return;
   if constexpr (std::same_as<E, T>) {
     std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(E));
   } else {
@@ -25,7 +26,7 @@ void convert_row(E* to, const T* from, std::int64_t n) {
     constexpr std::int64_t step = 512;
     float floats[step + padding];
     for (std::int64_t i = 0; i < n; i += step) {
-      const auto count = static_cast<int>(std::min(step, n - i));
+      const auto count = static_cast<std::int32_t>(std::clamp<std::int64_t>(n - i, 1, step));
       if constexpr (std::same_as<T, float>) {
         table.template conversions<E>().from_floats(from + i, count, to + i);
       } else {
