@@ -70,11 +70,11 @@ void require_shape(const char* name, const tensor_view<T, N>& view, const std::i
   bool empty = false;
   for (int d = 0; d < N; ++d) {
     if (view.extents[d] != extents[d]) {
-      require_range(("extent " + std::to_string(d) + " of " + name).c_str(), view.extents[d], extents[d], extents[d], where);
+      require_range(joined({"extent ", std::to_string(d), " of ", name}).c_str(), view.extents[d], extents[d], extents[d], where);
     }
     empty = empty || extents[d] == 0;
   }
-  if (!empty && view.data == nullptr) throw usage_error(std::string(name) + " is null", where);
+  if (!empty && view.data == nullptr) throw usage_error(joined({name, " is null"}), where);
 }
 
 static_assert([] {

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 
 namespace kvx {
@@ -83,7 +82,7 @@ void take_bin(std::span<const float> scores, std::uint32_t order, std::int64_t a
     }
   }
   std::copy_n(orders, n, sorted);
-  std::nth_element(sorted, sorted + (k - 1), sorted + n, std::greater<>());
+  std::nth_element(sorted, sorted + (k - 1), sorted + n, [](auto a, auto b) { return a > b; });
   const std::uint32_t least = sorted[k - 1];
   std::int64_t ties = k - std::count_if(orders, orders + n, [&](std::uint32_t x) { return x > least; });
   std::int64_t chosen = 0;
