@@ -3,7 +3,8 @@
 #
 # usage: bash bench/run.sh speed|quality|plots [<filter>]
 #   speed     attention and the stages around it against the memory's and the processor's own speed
-#   quality   how far each cache's predictions are from those of the full cache, on a real model and two texts
+#   quality   how far each cache's predictions are from those of the full cache, on a real model and two texts; its attention from exact
+#             attention over a recorded trace (trace_)
 #   plots     pictures in docs/, from what was measured
 #   <filter>  only the names that contain it
 set -euo pipefail

@@ -70,7 +70,7 @@ deviation compare_step(const trace_shape& s, const exact_attention& exact, std::
   return {sum.error / s.query_heads, sum.mass / s.query_heads};
 }
 
-std::vector<std::string> replay_layer(const trace_shape& s, const recorded_layer& rows, const exact_attention& exact, any_cache& cache) {
+replayed replay_layer(const trace_shape& s, const recorded_layer& rows, const exact_attention& exact, any_cache& cache) {
   const std::size_t width = std::size_t{s.kv_heads} * s.key_dim;
   const std::size_t before = s.tokens - s.queries;
   if (before > 0) {
@@ -92,16 +92,17 @@ std::vector<std::string> replay_layer(const trace_shape& s, const recorded_layer
     mean.mass += step.mass / static_cast<double>(s.queries);
   }
   const double milliseconds = 1e3 * cache.take_attention_seconds() / static_cast<double>(std::max<std::uint64_t>(s.queries, 1));
-  return {number(mean.error, 4), number(mean.mass, 4), number(milliseconds, 3),
-          number(static_cast<double>(cache.stats().near_bytes()) / static_cast<double>(s.tokens), 0)};
+  const double near_bytes = static_cast<double>(cache.stats().near_bytes()) / static_cast<double>(s.tokens);
+  return {.cache = {}, .layer = 0, .error = mean.error, .mass = mean.mass, .milliseconds = milliseconds, .near_bytes = near_bytes};
 }
 
 }  // namespace
 
-table replay(trace_reader& trace, const kvx::host& exec, std::span<const cache_choice* const> choices, std::int64_t keep) {
+std::vector<replayed> replay_layers(trace_reader& trace, const kvx::host& exec, std::span<const cache_choice* const> choices,
+                                    std::int64_t keep) {
   const trace_shape& s = trace.shape();
   if (s.key_dim != s.value_dim) throw file_error("the trace's keys and values differ in length, which the decode loop does not replay");
-  table result{{"cache", "layer", "tokens", "output error", "mass", "attention ms", "near B/token"}, {}};
+  std::vector<replayed> result;
   for (std::size_t layer = s.first_layer; layer < s.first_layer + s.layers; ++layer) {
     const recorded_layer rows{trace.read(layer, trace_part::k), trace.read(layer, trace_part::v), trace.read(layer, trace_part::q)};
     const exact_attention exact = attend_exactly(s, rows);
@@ -114,11 +115,20 @@ table replay(trace_reader& trace, const kvx::host& exec, std::span<const cache_c
                                              .max_step_tokens = static_cast<std::int64_t>(s.tokens),
                                              .keep = keep,
                                              .dense_layers = 0});
-      std::vector<std::string> row{std::string(choice->name), std::to_string(layer), std::to_string(s.tokens)};
-      const auto measured = replay_layer(s, rows, exact, *cache);
-      row.insert(row.end(), measured.begin(), measured.end());
-      result.rows.push_back(std::move(row));
+      replayed measured = replay_layer(s, rows, exact, *cache);
+      measured.cache = choice->name;
+      measured.layer = layer;
+      result.push_back(std::move(measured));
     }
+  }
+  return result;
+}
+
+table replay(trace_reader& trace, const kvx::host& exec, std::span<const cache_choice* const> choices, std::int64_t keep) {
+  table result{{"cache", "layer", "tokens", "output error", "mass", "attention ms", "near B/token"}, {}};
+  for (const replayed& r : replay_layers(trace, exec, choices, keep)) {
+    result.rows.push_back({r.cache, std::to_string(r.layer), std::to_string(trace.shape().tokens), number(r.error, 4), number(r.mass, 4),
+                           number(r.milliseconds, 3), number(r.near_bytes, 0)});
   }
   return result;
 }
