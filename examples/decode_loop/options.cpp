@@ -33,7 +33,7 @@ Instead:
     --dump-float         float, not half        --dump-no-k0       without k before RoPE
   --replay FILE        no model: attention through each cache over a recorded trace, against exact attention
   --bench-prompt       prints loop_prompt_vs_gemm: the prompt's operations per second over those of a 2048^3 product
-  --help
+  --help, -h
 
 Cache types (* in the table without --all):
 )";
@@ -61,6 +61,7 @@ const option known[] = {
     {"--dump-float", &options::dump_float},
     {"--dump-no-k0", &options::dump_no_k0},
     {"--help", &options::help},
+    {"-h", &options::help},
     {"--keep", &options::keep, 1, most_tokens},
     {"--context", &options::context, 1, most_tokens},
     {"--scored", &options::scored, 1, most_tokens},

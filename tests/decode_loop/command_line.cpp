@@ -44,6 +44,7 @@ TEST_CASE("options are read") {
   CHECK(o.temperature == 0.5);
   CHECK(o.csv == "c");
   CHECK(parse({"--help"}).help);
+  CHECK(parse({"-h"}).help);
 }
 
 TEST_CASE("wrong options get one line that names them") {
