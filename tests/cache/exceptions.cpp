@@ -1,5 +1,6 @@
 // Memory that runs out at any allocation of any call leaves everything as it was. Replaces operator new for this whole program.
 
+#include <support/engine_pages.hpp>
 #include <support/failing_allocator.hpp>
 #include <support/feed.hpp>
 
@@ -9,8 +10,11 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <optional>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 // Not inlined: a compiler that sees malloc behind new and free behind delete warns of a mismatch.
@@ -27,6 +31,32 @@ namespace {
 
 using namespace kvx;
 using test::allocation_failure, test::allocations, test::append_all, test::counts, test::feed, test::snapshot, test::tokens;
+
+/// Fails allocation 0, 1, 2, ... of the call until none fails; it must throw each time before, and `look` must see no change. Returns how
+/// many allocations the call makes.
+template <class Look, class Call>
+std::int64_t survive(const char* what, const Look& look, const Call& call) {
+  CAPTURE(what);
+  for (std::int64_t n = 0; n < 1000; ++n) {
+    CAPTURE(n);
+    const auto before = look();
+    bool threw = false, failed = false;
+    {
+      const allocation_failure failure(n);
+      try {
+        call();
+      } catch (const std::bad_alloc&) {
+        threw = true;
+      }
+      failed = failure.happened();
+    }
+    if (failed) REQUIRE(threw);
+    if (!threw) return n;
+    REQUIRE(look() == before);
+  }
+  FAIL("never succeeds");
+  return -1;
+}
 
 template <class Layout>
 struct fixture {
@@ -52,32 +82,10 @@ struct fixture {
     spare = (c.close(exec, spare), c.fork(exec, a, 20));
   }
 
-  /// Fails allocation 0, 1, 2, ... of the call until none fails; it must throw each time before, and change nothing.
   template <class Call>
   std::int64_t survive(const char* what, const Call& call) {
-    CAPTURE(what);
-    for (std::int64_t n = 0; n < 1000; ++n) {
-      CAPTURE(n);
-      const auto before = counts(c.stats());
-      const auto bits_a = snapshot(c, a), bits_b = snapshot(c, b);
-      bool threw = false, failed = false;
-      {
-        const allocation_failure failure(n);
-        try {
-          call();
-        } catch (const std::bad_alloc&) {
-          threw = true;
-        }
-        failed = failure.happened();
-      }
-      if (failed) REQUIRE(threw);
-      if (!threw) return n;
-      REQUIRE(counts(c.stats()) == before);
-      REQUIRE(snapshot(c, a) == bits_a);
-      REQUIRE(snapshot(c, b) == bits_b);
-    }
-    FAIL("never succeeds");
-    return -1;
+    const auto look = [&] { return std::tuple(counts(c.stats()), snapshot(c, a), snapshot(c, b)); };
+    return ::survive(what, look, call);
   }
 };
 
@@ -85,6 +93,23 @@ template <element E, int P>
 using paged_of = paged<E, page_shape{.tokens = P, .key_dim = 5, .value_dim = 3}, zones{.sink = 2, .local = 3}>;
 template <element E, int P>
 using slabs_of = contiguous<E, page_shape{.tokens = P, .key_dim = 5, .value_dim = 3}, zones{.sink = 2, .local = 3}>;
+template <element E, int P>
+using external_of = external<E, page_shape{.tokens = P, .key_dim = 5, .value_dim = 3}, zones{.sink = 2, .local = 3}>;
+
+/// What a caller can see of the columns of one sequence of an external cache: its length, and the column of each page of the retrieval
+/// zone.
+template <class Cache>
+std::vector<std::uint64_t> columns_of(const Cache& c, sequence s, int layer) {
+  constexpr int P = Cache::layout::shape.tokens;
+  const std::int64_t n = c.length(s);
+  std::vector<std::uint64_t> all = {static_cast<std::uint64_t>(n)};
+  const auto pages = c.pages(layer, s);
+  for (std::int64_t j = Cache::layout::zones.sink / P; j < edge(Cache::layout::zones, n, P) / P; ++j) {
+    for (int h = 0; h < c.geometry().kv_heads; ++h)
+      std::memcpy(&all.emplace_back(), c.column(layer, 0).at(pages[static_cast<std::size_t>(j)], h), sizeof(all[0]));
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -120,6 +145,56 @@ TEST_CASE_TEMPLATE("every call survives every failing allocation", L, paged_of<f
   x.survive("page tables", [&] { c.pages(0, std::vector<sequence>{a, b}); });
   x.survive("stats", [&] { c.stats(); });
   for (const sequence s : {a, b, *fork}) c.close(exec, s);
+  CHECK(c.stats().pages_used == 0);
+}
+
+TEST_CASE_TEMPLATE("every call on rows in the caller's pages survives every failing allocation", L, external_of<float, 4>,
+                   external_of<bf16, 16>) {
+  const host exec = test::one_thread();
+  const geometry g{.layers = 2,
+                   .kv_heads = 2,
+                   .query_heads = 4,
+                   .max_tokens = 300,
+                   .max_sequences = 3,
+                   .kinds = {layer_kind::dense(), layer_kind::retrieve()},
+                   .rollback = 16};
+  cache<host, spec<L, test::checksum_index>> c(exec, {}, g);
+  test::engine_pages<typename L::element_type> engine(g, L::shape, {}, 120, 5);
+  const sequence a = c.open(exec);
+  std::vector<std::int32_t> pages, fork_pages;
+  const auto look = [&] { return std::pair(counts(c.stats()), columns_of(c, a, 1)); };
+  std::optional<step> step;
+  for (const std::int64_t more : {30, 60}) {  // the second time with tables that are no longer empty
+    CAPTURE(more);
+    const std::int64_t n = c.length(a);
+    const auto ids = tokens(static_cast<test::token>(n), more);
+    engine.grow(pages, n, more);
+    for (int layer = 0; layer < 2; ++layer) {
+      const auto rows = engine.rows(layer);
+      CHECK(survive("bind", look, [&] { c.bind(layer, rows); }) == 0);
+      engine.write(pages, n, ids, layer);
+    }
+    CHECK(survive("begin", look, [&] { step = c.begin(exec, {{a, more, pages}}); }) > 0);
+    const auto q = test::rows_of<float>(ids, test::part::query, 0, 4, 5);
+    std::vector<float> out(static_cast<std::size_t>(more) * 4 * 3);
+    for (int layer = 0; layer < 2; ++layer) {
+      CHECK(survive("append", look, [&] { c.append(exec, *step, layer); }) == 0);
+      CHECK(survive("attend", look, [&] { c.attend(exec, *step, layer, q.data(), out.data()); }) == 0);
+    }
+    survive("commit", look, [&] { c.commit(exec, *step); });
+    CHECK(c.length(a) == n + more);
+    step.reset();
+  }
+  std::optional<sequence> fork;
+  CHECK(survive("fork", look, [&] { fork = c.fork(exec, a, 82); }) > 0);
+  fork_pages = engine.fork(pages, 82);
+  CHECK(survive("truncate", look, [&] { c.truncate(exec, *fork, 79); }) == 0);
+  engine.cut(fork_pages, 79);
+  engine.grow(fork_pages, 79, 4);
+  CHECK(survive("begin behind a shared page", look, [&] { step = c.begin(exec, {{*fork, 4, fork_pages}}); }) > 0);
+  step.reset();
+  CHECK(survive("close", look, [&] { c.close(exec, *fork); }) == 0);
+  c.close(exec, a);
   CHECK(c.stats().pages_used == 0);
 }
 

@@ -1,5 +1,6 @@
-// Rows in the caller's own pages: the same bits as a paged cache, whatever the arrangement and whatever becomes of the pages.
+// Rows in the caller's own pages: what is refused, V as a view of K, and pages that the engine recycles.
 
+#include <support/dense_attention.hpp>
 #include <support/engine_pages.hpp>
 #include <support/feed.hpp>
 
@@ -8,10 +9,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <exception>
-#include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,216 +19,7 @@
 namespace {
 
 using namespace kvx;
-using test::append_all, test::arrangement, test::attend_all, test::engine_pages, test::one_thread, test::token, test::tokens;
-
-constexpr zones cut{.sink = 4, .local = 6};
-
-geometry four_layers() {
-  return {.layers = 4,
-          .kv_heads = 2,
-          .query_heads = 6,
-          .max_tokens = 160,
-          .max_sequences = 5,
-          .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::window(9, 2), layer_kind::retrieve()},
-          .max_step_tokens = 60,
-          .rollback = 12};
-}
-
-/// Every operation is carried out by a paged cache, by an external one, and by the engine that owns the latter's pages.
-template <element E, page_shape Shape>
-class twins {
- public:
-  using own_type = cache<host, spec<paged<E, Shape, cut>, test::checksum_index>>;
-  using other_type = cache<host, spec<external<E, Shape, cut>, test::checksum_index>>;
-
-  twins(arrangement a, unsigned seed)
-      : own_(exec_, {}, four_layers()), other_(exec_, {}, four_layers()), engine_(four_layers(), Shape, a, 400, seed), random_(seed) {
-    bind();
-  }
-
-  /// One random operation, then every check.
-  void play() {
-    const int dice = below(100);
-    if (dice < 10) {
-      open();
-    } else if (dice < 14) {
-      close();
-    } else if (dice < 26) {
-      fork();
-    } else if (dice < 40) {
-      truncate();
-    } else if (dice < 46) {
-      move();
-    } else {
-      advance_some();
-    }
-    check();
-  }
-
-  std::int64_t commits = 0, drops = 0, shortages = 0, refusals = 0, columns_checked = 0, most_shared = 0;
-
- private:
-  struct entry {
-    sequence own, other;
-    std::vector<std::int32_t> pages;  // of the engine
-  };
-
-  int below(std::int64_t n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
-  entry& any() { return sequences_[static_cast<std::size_t>(below(static_cast<std::int64_t>(sequences_.size())))]; }
-  std::int64_t length(const entry& e) const { return own_.length(e.own); }
-
-  void bind() {
-    for (int layer = 0; layer < four_layers().layers; ++layer) other_.bind(layer, engine_.rows(layer));
-  }
-
-  /// Both caches do it, or both refuse for the same reason.
-  template <class Own, class Other>
-  bool both(const Own& own, const Other& other) {
-    const auto reason = [](const auto& call) -> std::string {
-      try {
-        call();
-        return "";
-      } catch (const std::exception& error) {
-        const std::string text = error.what();
-        return text.substr(text.find(": "));  // without the line
-      }
-    };
-    const std::string first = reason(own), second = reason(other);
-    CHECK(first == second);
-    (first.find("out of") != std::string::npos ? shortages : refusals) += !first.empty();
-    return first.empty();
-  }
-
-  void open() {
-    entry e;
-    if (both([&] { e.own = own_.open(exec_); }, [&] { e.other = other_.open(exec_); })) sequences_.push_back(e);
-  }
-
-  void close() {
-    if (sequences_.empty()) return;
-    std::swap(any(), sequences_.back());
-    entry& e = sequences_.back();
-    CHECK(both([&] { own_.close(exec_, e.own); }, [&] { other_.close(exec_, e.other); }));
-    engine_.cut(e.pages, 0);
-    sequences_.pop_back();
-  }
-
-  void fork() {
-    if (sequences_.empty()) return;
-    const entry& from = any();
-    const std::int64_t n = below(2) == 0 ? length(from) : below(length(from) + 1);
-    entry e;
-    if (!both([&] { e.own = own_.fork(exec_, from.own, n); }, [&] { e.other = other_.fork(exec_, from.other, n); })) return;
-    e.pages = engine_.fork(from.pages, n);
-    sequences_.push_back(std::move(e));
-  }
-
-  void truncate() {
-    if (sequences_.empty()) return;
-    entry& e = any();
-    const std::int64_t n = std::max<std::int64_t>(0, length(e) - below(14));
-    if (both([&] { own_.truncate(exec_, e.own, n); }, [&] { other_.truncate(exec_, e.other, n); })) engine_.cut(e.pages, n);
-  }
-
-  void move() {
-    std::vector<std::vector<std::int32_t>*> tables;
-    for (entry& e : sequences_) tables.push_back(&e.pages);
-    engine_.move_all(tables);
-    bind();
-  }
-
-  void advance_some() {
-    std::vector<entry*> batch;
-    std::vector<advance> own, other;
-    std::vector<std::int64_t> before, accepted;
-    std::vector<token> added;
-    for (entry& e : sequences_) {
-      if (below(3) == 0) continue;
-      const std::int64_t n = length(e), more = below(4) == 0 ? below(30) : below(3);
-      batch.push_back(&e);
-      before.push_back(n);
-      accepted.push_back(below(3) == 0 ? below(more + 1) : more);
-      engine_.grow(e.pages, n, more);
-      own.push_back({e.own, more});
-      for (const token id : tokens(next_token_, more)) added.push_back(id);
-      next_token_ += static_cast<token>(more);
-    }
-    for (std::size_t i = 0; i < batch.size(); ++i) other.push_back({batch[i]->other, own[i].tokens, batch[i]->pages});
-    step s = own_.begin(exec_, {}), t = other_.begin(exec_, {});
-    bool kept = both([&] { s = own_.begin(exec_, own); }, [&] { t = other_.begin(exec_, other); });
-    if (kept) {
-      append_all(own_, exec_, s, added);
-      for (int layer = 0; layer < four_layers().layers; ++layer) {
-        for (std::size_t i = 0; i < batch.size(); ++i) {
-          const auto first = static_cast<std::size_t>(t.entries()[i].first);
-          engine_.write(batch[i]->pages, before[i], std::span(added).subspan(first, static_cast<std::size_t>(own[i].tokens)), layer);
-        }
-        other_.append(exec_, t, layer);
-      }
-      CHECK(attend_all(own_, exec_, s, added) == attend_all(other_, exec_, t, added));
-      kept = below(6) != 0;
-      ++(kept ? commits : drops);
-      if (kept) {
-        own_.commit(exec_, s, accepted);
-        other_.commit(exec_, t, accepted);
-      } else {  // dropped: both steps end here
-        std::vector<step> gone;
-        gone.push_back(std::move(s));
-        gone.push_back(std::move(t));
-      }
-    }
-    for (std::size_t i = 0; i < batch.size(); ++i) engine_.cut(batch[i]->pages, before[i] + (kept ? accepted[i] : 0));
-  }
-
-  void check() {
-    auto own = own_.stats(), other = other_.stats();
-    CHECK(other.row_bytes == 0);
-    CHECK(other.rows_copied == 0);
-    own.row_bytes = 0;
-    CHECK(test::counts(own) == test::counts(other));
-    most_shared = std::max(most_shared, own.pages_shared);
-    for (const entry& e : sequences_) {
-      CHECK(other_.length(e.other) == length(e));
-      for (const int layer : {1, 3}) check_columns(e, layer);
-    }
-  }
-
-  /// Columns lie under the cache's page ids, and are those of the rows that lie under the engine's.
-  void check_columns(const entry& e, int layer) {
-    std::int64_t wrong = 0;
-    for (std::int64_t j = cut.sink / Shape.tokens; j < edge(cut, length(e), Shape.tokens) / Shape.tokens; ++j) {
-      const auto page = static_cast<std::size_t>(j);
-      for (int h = 0; h < four_layers().kv_heads; ++h, ++columns_checked) {
-        const std::uint64_t expected = test::checksum(engine_.rows(layer), e.pages[page], h);
-        wrong += std::memcmp(other_.column(layer, 0).at(other_.pages(layer, e.other)[page], h), &expected, sizeof expected) != 0;
-        wrong += std::memcmp(own_.column(layer, 0).at(own_.pages(layer, e.own)[page], h), &expected, sizeof expected) != 0;
-      }
-    }
-    CHECK(wrong == 0);
-  }
-
-  host exec_ = one_thread();
-  own_type own_;
-  other_type other_;
-  engine_pages<E> engine_;
-  std::mt19937_64 random_;
-  std::vector<entry> sequences_;
-  token next_token_ = 1;
-};
-
-template <element E, page_shape Shape>
-void play_all() {
-  for (const arrangement a : test::arrangements) {
-    CAPTURE(a.heads_first);
-    CAPTURE(a.apart);
-    twins<E, Shape> x(a, 7);
-    for (int i = 0; i < 400; ++i) {
-      CAPTURE(i);
-      x.play();
-    }
-    for (const std::int64_t met : {x.commits, x.drops, x.shortages, x.refusals, x.columns_checked / 100, x.most_shared}) CHECK(met > 2);
-  }
-}
+using test::append_all, test::attend_all, test::engine_pages, test::one_thread, test::token, test::tokens;
 
 using small_shape = external<half, page_shape{.tokens = 4, .key_dim = 6, .value_dim = 3}>;
 using small = cache<host, spec<small_shape, test::checksum_index>>;
@@ -283,14 +74,6 @@ struct fixture {
 };
 
 }  // namespace
-
-TEST_CASE("steps, forks, truncations and moved pages: attention and columns equal those of a paged cache, bf16") {
-  play_all<bf16, page_shape{.tokens = 4, .key_dim = 7, .value_dim = 5}>();
-}
-
-TEST_CASE("steps, forks, truncations and moved pages: attention and columns equal those of a paged cache, float") {
-  play_all<float, page_shape{.tokens = 8, .key_dim = 24, .value_dim = 24}>();
-}
 
 TEST_CASE("layers that are not bound, and rows that cannot be this cache's") {
   fixture x;
@@ -367,4 +150,40 @@ TEST_CASE("an engine whose layers all have windows may recycle the pages behind 
   const std::vector<float> seen = attend_all(x.c, x.exec, s, tokens(19, 1));
   CHECK(seen == attend_all(y.c, y.exec, t, tokens(19, 1)));
   CHECK(std::count_if(seen.begin(), seen.end(), [](float value) { return value == 0 || value != value; }) == 0);
+}
+
+TEST_CASE("multi-head latent attention: V is the first 512 components of K, in the same memory") {
+  constexpr page_shape shape{.tokens = 16, .key_dim = 576, .value_dim = 512};
+  const host exec = one_thread();
+  const geometry g{.layers = 1, .kv_heads = 1, .query_heads = 16, .max_tokens = 64, .max_sequences = 1, .kinds = {layer_kind::dense()}};
+  cache<host, spec<external<bf16, shape>>> c(exec, {}, g);
+  const std::vector<std::int32_t> pages = {3, 0, 2};
+  std::vector<bf16> latent(4 * 16 * 576, round_to<bf16>(quiet_nan));
+  const row_array<bf16> k{latent.data(), 16 * 576, 576, 576};
+  c.bind(0, {k, k, 1, 16, 576, 512});
+  const sequence s = c.open(exec);
+  std::int64_t n = 0;
+  for (const std::int64_t more : {32, 1, 5}) {  // a prompt, a token, a draft
+    CAPTURE(more);
+    const auto ids = tokens(static_cast<token>(n), more);
+    for (std::int64_t t = n; t < n + more; ++t) {
+      for (int i = 0; i < 576; ++i)
+        k.at(pages[static_cast<std::size_t>(t / 16)], 0, t % 16)[i] =
+            round_to<bf16>(test::component(static_cast<token>(t), test::part::key, 0, 0, i));
+    }
+    n += more;
+    step step = c.begin(exec, {{s, more, pages}});
+    c.append(exec, step, 0);
+    const std::vector<float> found = attend_all(c, exec, step, ids);
+    const auto q = test::rows_of<float>(ids, test::part::query, 0, 16, 576);
+    const attend_item items[] = {{.pages = pages.data(), .length = n, .queries = more, .first = 0}};
+    auto expected =
+        test::dense_attention<bf16, float>({k, k, 1, 16, 576, 512}, items, tensor_view<const float, 3>(q.data(), more, 16, 576), {});
+    expected.out.insert(expected.out.end(), expected.lse.begin(), expected.lse.end());
+    REQUIRE(found.size() == expected.out.size());
+    std::int64_t wrong = 0;  // NaN is wrong too
+    for (std::size_t i = 0; i < found.size(); ++i) wrong += !(std::abs(expected.out[i] - static_cast<double>(found[i])) < 1e-5);
+    CHECK(wrong == 0);
+    c.commit(exec, step);
+  }
 }

@@ -1,7 +1,8 @@
 #pragma once
-// How long a random run is, and which: from the environment.
+// How long random runs are, how many, and which: from the environment.
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 
 namespace kvx::test {
@@ -10,6 +11,14 @@ namespace kvx::test {
 inline int from_environment(const char* name, int otherwise) {
   const char* text = std::getenv(name);
   return text != nullptr ? std::atoi(text) : otherwise;
+}
+
+/// Runs of one random test, each from another seed.
+inline constexpr int runs = 3;
+
+/// The seed of a run of a test that calls itself `test`.
+inline std::uint64_t seed_of(int test, int run) {
+  return (static_cast<std::uint64_t>(from_environment("KVX_TEST_SEED", 0)) << 16) + static_cast<std::uint64_t>(1000 * run + test);
 }
 
 /// Operations of one run.
