@@ -1,5 +1,5 @@
 #pragma once
-// A whole run of random operations on one layout.
+// Whole runs of random operations on one layout.
 
 #include "player.hpp"
 #include "run_length.hpp"
@@ -12,10 +12,9 @@
 
 namespace kvx::test {
 
-/// A run of random operations; what it must have met at least once is checked too, so that no case can fall silent.
+/// One run of random operations; what it must have met at least once is checked too, so that no case can fall silent.
 template <class Layout>
-void play(std::uint64_t seed, host exec = {.threads = 1, .parallel = serial()}) {
-  seed += static_cast<std::uint64_t>(from_environment("KVX_TEST_SEED", 0)) << 16;
+void play_once(std::uint64_t seed, host exec) {
   CAPTURE(seed);
   player<Layout> p(seed, exec);
   const int count = operations();
@@ -32,6 +31,12 @@ void play(std::uint64_t seed, host exec = {.threads = 1, .parallel = serial()}) 
   CHECK(p.attended > count / 500);
   CHECK(p.columns_checked > (fills_pages ? count / 20 : -1));
   CHECK(p.most_shared > (Layout::shares_pages ? 2 : -1));
+}
+
+/// Every run of the test that calls itself `test`.
+template <class Layout>
+void play(int test, host exec = {.threads = 1, .parallel = serial()}) {
+  for (int run = 0; run < runs; ++run) play_once<Layout>(seed_of(test, run), exec);
 }
 
 }  // namespace kvx::test

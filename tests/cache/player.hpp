@@ -2,6 +2,7 @@
 // Plays random operations on a cache and on the model of one, and checks after each that both hold the same.
 
 #include "run_length.hpp"
+#include "same_as_model.hpp"
 
 #include <support/cache_model.hpp>
 #include <support/checksum_index.hpp>
@@ -12,8 +13,9 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
-#include <cstring>
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <map>
 #include <random>
 #include <string>
@@ -44,6 +46,7 @@ class player {
         plan_(plan<Layout>(geometry_, checksum_index::columns(Layout::shape), call_site::here())),
         cache_(exec, {}, geometry_),
         model_(geometry_, plan_, Layout::shares_pages),
+        same_(cache_, model_, plan_),
         random_(seed) {
     poison();
   }
@@ -256,54 +259,15 @@ class player {
     model_.end(id, accepted);
   }
 
-  /// Attention in double over the model's rows.
   void attend(const running& r, int layer) {
     ++attended;
-    const int Q = geometry_.query_heads, group = Q / geometry_.kv_heads;
-    const auto q = rows_of<float>(r.added, part::query, layer, Q, D);
-    std::vector<float> out(r.added.size() * static_cast<std::size_t>(Q * Dv), quiet_nan);
-    std::vector<float> lse(r.added.size() * static_cast<std::size_t>(Q), quiet_nan);
+    const auto Q = static_cast<std::size_t>(geometry_.query_heads);
+    const auto q = rows_of<float>(r.added, part::query, layer, geometry_.query_heads, D);
+    std::vector<float> out(r.added.size() * Q * static_cast<std::size_t>(Dv), quiet_nan), lse(r.added.size() * Q, quiet_nan);
     attend_options options{.lse = lse.data()};
     if (below(2) == 0) options.scale = 1.7f;
     cache_.attend(exec_, r.step, layer, q.data(), out.data(), options);
-    const double scale = options.scale != 0 ? static_cast<double>(options.scale) : 1 / std::sqrt(static_cast<double>(D));
-    const auto g = static_cast<std::size_t>(plan_.group_of[static_cast<std::size_t>(layer)]);
-    std::size_t row = 0;
-    int wrong = 0;
-    for (const int id : r.entries) {
-      std::vector<token> tokens = model_.sequences.at(id).tokens;
-      const std::size_t before = tokens.size();
-      const auto step = std::find_if(model_.steps.begin(), model_.steps.end(), [&](const auto& s) {
-        return std::any_of(s.second.entries.begin(), s.second.entries.end(), [&](const auto& e) { return e.of == id; });
-      });
-      for (const auto& e : step->second.entries) {
-        if (e.of == id) tokens.insert(tokens.end(), e.added.begin(), e.added.end());
-      }
-      for (std::size_t position = before; position < tokens.size(); ++position, ++row) {
-        for (int head = 0; head < Q; ++head) {
-          double sum = 0;
-          std::vector<double> expected(static_cast<std::size_t>(Dv));
-          for (std::size_t t = 0; t <= position; ++t) {
-            if (!model_.seen(g, static_cast<std::int64_t>(t), static_cast<std::int64_t>(position))) continue;
-            double score = 0;
-            for (int c = 0; c < D; ++c)
-              score += static_cast<double>(component(r.added[row], part::query, layer, head, c)) *
-                       static_cast<double>(to_float(round_to<E>(component(tokens[t], part::key, layer, head / group, c))));
-            const double weight = std::exp(score * scale);
-            sum += weight;
-            for (int c = 0; c < Dv; ++c)
-              expected[static_cast<std::size_t>(c)] +=
-                  weight * static_cast<double>(to_float(round_to<E>(component(tokens[t], part::value, layer, head / group, c))));
-          }
-          const std::size_t at = row * static_cast<std::size_t>(Q) + static_cast<std::size_t>(head);
-          // Float sums of at most 160 terms; NaN is wrong too.
-          const auto compare = [&](double right, float found) { wrong += !(std::abs(right - static_cast<double>(found)) < 2e-5); };
-          for (std::size_t c = 0; c < expected.size(); ++c) compare(expected[c] / sum, out[at * expected.size() + c]);
-          compare(std::log(sum), lse[at]);
-        }
-      }
-    }
-    CHECK(wrong == 0);
+    same_.attention(r.entries, r.added, layer, options.scale, out, lse);
   }
 
   /// Rows that an open step has written, or would give back, are known to nobody else: then nothing is poisoned.
@@ -332,57 +296,10 @@ class player {
     for (const auto& [id, handle] : handles_) {
       if (cache_.length(handle) != length(id)) FAIL_CHECK("length");
       tokens += length(id);
-      if (all || at++ == one) check_rows(id, handle);
+      if (all || at++ == one) columns_checked += same_.rows(id, handle);
     }
     CHECK(stats.tokens == tokens);
     CHECK(stats.sink_tokens + stats.retrieval_tokens + stats.recent_tokens == tokens);
-  }
-
-  void check_rows(int id, sequence handle) {
-    const auto& expected = model_.sequences.at(id);
-    for (int layer = 0; layer < geometry_.layers; ++layer) {
-      const auto g = static_cast<std::size_t>(plan_.group_of[static_cast<std::size_t>(layer)]);
-      const auto rows = cache_.view(layer);
-      const auto pages = cache_.pages(layer, handle);
-      std::int64_t wrong = static_cast<std::int64_t>(pages.size()) == ceil_div(length(id), rows.page_tokens) ? 0 : 1000000;
-      for (std::int64_t t = 0; t < length(id) && wrong < 1000000; ++t) {
-        const std::int32_t page = pages[static_cast<std::size_t>(t / rows.page_tokens)];
-        if ((page >= 0) != model_.has(expected, g, t)) wrong += 1000;
-        if (page < 0) continue;
-        const token name = expected.tokens[static_cast<std::size_t>(t)];
-        for (int h = 0; h < rows.heads; ++h) {
-          if (!same(rows.key.at(page, h, t % rows.page_tokens), name, part::key, layer, h, D)) ++wrong;
-          if (!same(rows.value.at(page, h, t % rows.page_tokens), name, part::value, layer, h, Dv)) ++wrong;
-        }
-      }
-      CAPTURE(layer);
-      CHECK(wrong == 0);
-      if (geometry_.kind(layer).sees == layer_kind::attention::retrieve) check_columns(layer, pages, length(id));
-    }
-  }
-
-  static bool same(const E* row, token name, part which, int layer, int head, int dim) {
-    for (int c = 0; c < dim; ++c) {
-      const E expected = round_to<E>(component(name, which, layer, head, c));
-      if (std::memcmp(row + c, &expected, sizeof(E)) != 0) return false;
-    }
-    return true;
-  }
-
-  void check_columns(int layer, std::span<const std::int32_t> pages, std::int64_t n) {
-    const auto rows = cache_.view(layer);
-    const column_array side = cache_.column(layer, 0);
-    std::int64_t wrong = 0;
-    const std::int64_t P = rows.page_tokens;
-    for (std::int64_t j = Layout::zones.sink / P; j < edge(Layout::zones, n, P) / P; ++j) {
-      for (int h = 0; h < rows.heads; ++h) {
-        const std::int32_t page = pages[static_cast<std::size_t>(j)];
-        const std::uint64_t expected = checksum(rows, page, h);
-        if (std::memcmp(side.at(page, h), &expected, sizeof(expected)) != 0) ++wrong;
-        ++columns_checked;
-      }
-    }
-    CHECK(wrong == 0);
   }
 
   host exec_;
@@ -390,6 +307,7 @@ class player {
   cache_plan plan_;
   cache_type cache_;
   cache_model model_;
+  same_as_model<cache_type> same_;
   std::mt19937_64 random_;
   std::map<int, sequence> handles_;
   std::map<int, running> steps_;
