@@ -9,8 +9,10 @@ ProcessorCount(cores)
 
 # Random operations of one run of the tests that play a cache against its model: 10,000 in the build above, fewer where they are slow.
 set(operations 1000)
+set(limit 900)  # seconds of one program
 if(matrix GREATER_EQUAL 3)
   set(operations 10000)
+  set(limit 2700)
 endif()
 
 function(kvx_variant preset)
@@ -32,7 +34,7 @@ function(kvx_variant preset)
     cmake_path(GET program FILENAME name)
     string(REGEX REPLACE "^test_" "" name "${name}")
     add_test(NAME ${preset}/${name} COMMAND "${CMAKE_COMMAND}" -E env "${folder}/${program}")  # it exists once <preset>/build has run
-    set_tests_properties(${preset}/${name} PROPERTIES FIXTURES_REQUIRED ${preset} LABELS variant TIMEOUT 900
+    set_tests_properties(${preset}/${name} PROPERTIES FIXTURES_REQUIRED ${preset} LABELS variant TIMEOUT ${limit}
                                                       ENVIRONMENT "KVX_TEST_OPERATIONS=${operations};KVX_FUZZ_SECONDS=${fuzz_seconds}")
   endforeach()
 endfunction()
@@ -74,7 +76,7 @@ foreach(level IN LISTS lower)
     cmake_path(GET program FILENAME name)
     string(REGEX REPLACE "^test_" "" stem "${name}")
     add_test(NAME ${level}/${stem} COMMAND ${name})
-    set_tests_properties(${level}/${stem} PROPERTIES LABELS variant TIMEOUT 900
+    set_tests_properties(${level}/${stem} PROPERTIES LABELS variant TIMEOUT ${limit}
                                                       ENVIRONMENT "KVX_SIMD=${level};KVX_TEST_OPERATIONS=${operations};KVX_FUZZ_SECONDS=1")
   endforeach()
 endforeach()
@@ -86,7 +88,7 @@ if(matrix GREATER_EQUAL 3)
       cmake_path(GET program FILENAME name)
       string(REGEX REPLACE "^test_" "" stem "${name}")
       add_test(NAME order${seed}/${stem} COMMAND ${name} --order-by=rand --rand-seed=${seed})
-      set_tests_properties(order${seed}/${stem} PROPERTIES LABELS variant TIMEOUT 900 ENVIRONMENT KVX_TEST_OPERATIONS=1000)
+      set_tests_properties(order${seed}/${stem} PROPERTIES LABELS variant TIMEOUT ${limit} ENVIRONMENT KVX_TEST_OPERATIONS=1000)
     endforeach()
   endforeach()
 endif()
