@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds the decode loop, and runs it on a real model (SmolLM2-135M-Instruct).
+# Installs what is missing, builds the decode loop or another example, and runs it on a real model (SmolLM2-135M-Instruct).
 #
 # usage: bash examples/run.sh [option...]
+#        bash examples/run.sh --example <folder> [<document>]
 #   (nothing)      reads a long document, decodes through each cache type, prints a table, asks for a pass key
 #   --prompt TEXT  generates text
 #   --help         lists all options
+#   --example      first_cache, own_policy, prefix_sharing or speculative_decoding; the last two read a document (default: README.md and
+#                  the pages in docs/)
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/examples
@@ -25,15 +28,37 @@ has() {  # has <option>: whether the caller gave it
 }
 arguments=("$@")
 
+program=decode_loop
+if [ "${1:-}" = --example ]; then
+  program=${2:-}
+  case $program in
+    first_cache | own_policy) most=2 ;;
+    prefix_sharing | speculative_decoding) most=3 ;;
+    *) echo "kvx: --example '$program': first_cache, own_policy, prefix_sharing or speculative_decoding" >&2; exit 2 ;;
+  esac
+  if [ $# -gt $most ]; then echo "kvx: --example $program takes no '${!#}'" >&2; exit 2; fi
+  if [ -n "${3:-}" ] && [ ! -r "$3" ]; then echo "kvx: the document '$3' cannot be read" >&2; exit 2; fi
+fi
+
 bash "$root/cmake/install-dependencies.sh" build/packages >&2
 launcher=()
 if command -v ccache >/dev/null; then launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 step "configuring" cmake -S "$root" -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D KVX_BUILD_TESTS=OFF -D KVX_BUILD_BENCH=OFF "${launcher[@]}"
-step "building" cmake --build "$build" --target decode_loop
-loop=$build/examples/decode_loop/decode_loop
+step "building" cmake --build "$build" --target "$program"
+loop=$build/examples/$program/$program
 
-# Threads that wait give their core away soon: other programs run here too.
+# Threads that wait give their core away soon.
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
+
+case $program in
+  first_cache | own_policy) exec "$loop" ;;
+  prefix_sharing | speculative_decoding)
+    model=$(bash "$root/examples/model.sh" "$root/build/model")
+    document=${3:-$build/pages.txt}
+    cat "$root/README.md" "$root"/docs/*.md >"$build/pages.txt"
+    exec "$loop" "$model" "$document"
+    ;;
+esac
 
 if has --help || has -h || has --replay || has --model; then exec "$loop" "$@"; fi
 
