@@ -20,19 +20,20 @@ int main() {
   for (float& x : k) x = normal(random);
   for (float& x : v) x = normal(random);
   for (float& x : q) x = 3 * normal(random);
-  for (int d = 0; d < dim; ++d) k[hidden * dim + d] = q[static_cast<std::size_t>(d)];              // one key that answers q
+  for (int d = 0; d < dim; ++d) k[static_cast<std::size_t>(hidden * dim + d)] = q[static_cast<std::size_t>(d)];  // one key that answers q
 
   kvx::step step = cache.begin(exec, {{text, tokens}});
   for (int layer = 0; layer < layers; ++layer) cache.append(exec, step, layer, k.data(), v.data());
   cache.commit(exec, step);
 
-  constexpr int layer = 2;                                                                         // the first that retrieves
+  constexpr int layer = 2;  // the first that retrieves
   const kvx::column_array bounds = cache.column(layer, 0);
   const std::span<const std::int32_t> pages = cache.pages(layer, text);
   const std::int64_t indexed = kvx::edge(layout::zones, tokens, page.tokens) / page.tokens;
   std::int64_t best = 0;
+  const auto bound = [&](std::int64_t page) { return upper_bound(bounds.at(pages[static_cast<std::size_t>(page)], 0), q); };
   for (std::int64_t p = 1; p < indexed; ++p) {
-    if (upper_bound(bounds.at(pages[p], 0), q) > upper_bound(bounds.at(pages[best], 0), q)) best = p;
+    if (bound(p) > bound(best)) best = p;
   }
   std::printf("%d pages indexed; the key at token %d is in page %d; the highest bound has page %d\n", static_cast<int>(indexed), hidden,
               hidden / page.tokens, static_cast<int>(best));
