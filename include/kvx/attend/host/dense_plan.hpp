@@ -132,9 +132,7 @@ constexpr std::int64_t panel_floats(std::int64_t key_dim, std::int64_t value_dim
 }
 
 /// Tasks that share the units: as many as threads may run, where `exec` leaves that open as many as the machine has.
-inline std::int64_t workers_of(const host& exec, std::int64_t units) {
-  return std::min<std::int64_t>(units, worker_count(exec));
-}
+inline std::int64_t workers_of(const host& exec, std::int64_t units) { return std::min<std::int64_t>(units, worker_count(exec)); }
 
 /// Hands out arrays of scratch one after the other, each on a cache line of its own.
 struct arena {

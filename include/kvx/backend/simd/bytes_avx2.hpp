@@ -1,4 +1,3 @@
-#pragma once
 // Vectors of 32 bytes: AVX2. Included inside the target region of dispatch.hpp.
 
 namespace kvx::simd::avx2 {

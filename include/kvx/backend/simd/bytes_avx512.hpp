@@ -1,4 +1,3 @@
-#pragma once
 // Vectors of 64 bytes: AVX-512. Included inside the target region of dispatch.hpp.
 
 namespace kvx::simd::avx512 {

@@ -1,4 +1,3 @@
-#pragma once
 // Vectors of eight floats: AVX2, FMA, F16C. Included inside the target region of dispatch.hpp.
 
 namespace kvx::simd::avx2 {

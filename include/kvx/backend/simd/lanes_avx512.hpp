@@ -1,4 +1,3 @@
-#pragma once
 // Vectors of sixteen floats: AVX-512 F, BW, DQ, VL. Included inside the target region of dispatch.hpp.
 
 namespace kvx::simd::avx512 {

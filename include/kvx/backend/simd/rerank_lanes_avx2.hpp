@@ -1,4 +1,3 @@
-#pragma once
 // What rerank_kernels.hpp computes with under AVX2, FMA, F16C. Included inside the target region of dispatch.hpp.
 
 namespace kvx::simd::avx2 {

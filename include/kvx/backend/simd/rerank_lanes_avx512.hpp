@@ -1,4 +1,3 @@
-#pragma once
 // What rerank_kernels.hpp computes with under AVX-512 F, BW, DQ, VL. Included inside the target region of dispatch.hpp.
 
 namespace kvx::simd::avx512 {
