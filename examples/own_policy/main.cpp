@@ -31,7 +31,7 @@ int main() {
   const std::span<const std::int32_t> pages = cache.pages(layer, text);
   const std::int64_t indexed = kvx::edge(layout::zones, tokens, page.tokens) / page.tokens;
   std::int64_t best = 0;
-  const auto bound = [&](std::int64_t page) { return upper_bound(bounds.at(pages[static_cast<std::size_t>(page)], 0), q); };
+  const auto bound = [&](std::int64_t p) { return upper_bound(bounds.at(pages[static_cast<std::size_t>(p)], 0), q); };
   for (std::int64_t p = 1; p < indexed; ++p) {
     if (bound(p) > bound(best)) best = p;
   }
