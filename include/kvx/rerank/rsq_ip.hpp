@@ -88,6 +88,7 @@ KVX_HD constexpr query_scale scale_of(const float* query, std::int64_t stride, i
 /// A component in whole numbers, ties away from 0. The product of two floats is exact in double.
 KVX_HD constexpr std::int8_t whole_component(float x, float inverse) {
   const double scaled = static_cast<double>(x) * static_cast<double>(inverse);
+  if (!(scaled > -128 && scaled < 128)) return 0;  // a query that is not finite: its unit is NaN
   return static_cast<std::int8_t>(static_cast<int>(scaled + (scaled < 0 ? -0.5 : 0.5)));
 }
 static_assert([] {
