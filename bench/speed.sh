@@ -9,23 +9,21 @@ source bench/build.sh
 filter=${1:-}
 wanted() { [[ $1 == *"$filter"* ]]; }
 
-# dense <plain|native> <filter>: attention against the machine, by a program built for every x86-64 or for this one alone.
-dense() {
-  local program=bench_dense
-  [ "$1" = plain ] || program=bench_dense_native
-  "$bench_folder/attend/$program" "$2"
-}
-
 # The median of the numbers on standard input.
 median() { sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'; }
 
-# baseline_vs_native <metric> <ratio>: the plain program's speed over the native one's, run in turns. Each speed is itself a ratio to
-# the machine's, taken in one process: the clock of the moment cancels out.
+# baseline_vs_native <metric> <program> <ratio>: speed of the program built for every x86-64 over that of the one built for this machine
+# alone, <program>_native, run in turns. Each speed is itself a ratio to the machine's, taken in one process: the clock of the moment
+# cancels out.
 baseline_vs_native() {
   local folder turn build
   folder=$(mktemp -d)
   for turn in 1 2 3; do
-    for build in plain native; do dense $build "$2" | awk -v name="$2" '$1 == name { print $2 }' >>"$folder/$build"; done
+    for build in plain native; do
+      local program=$bench_folder/$2
+      [ $build = plain ] || program+=_native
+      "$program" "$3" | awk -v name="$3" '$1 == name { print $2 }' >>"$folder/$build"
+    done
   done
   awk -v name="$1" -v plain="$(median <"$folder/plain")" -v native="$(median <"$folder/native")" \
     'BEGIN { printf "# %s: plain %.3f, native %.3f of the machine\n%s %.3f\n", name, plain, native, name, plain / native }'
@@ -40,13 +38,24 @@ mkdir -p build/results
   for name in dense_decode_vs_read dense_prompt_vs_gemm; do
     if wanted $name; then
       build_bench bench_dense
-      dense plain $name
+      "$bench_folder/attend/bench_dense" $name
     fi
   done
   if wanted baseline_build_vs_native_dense; then
     build_bench bench_dense bench_dense_native
-    baseline_vs_native baseline_build_vs_native_dense dense_decode_vs_read
-    baseline_vs_native baseline_build_vs_native_dense_prompt dense_prompt_vs_gemm
+    baseline_vs_native baseline_build_vs_native_dense attend/bench_dense dense_decode_vs_read
+    baseline_vs_native baseline_build_vs_native_dense_prompt attend/bench_dense dense_prompt_vs_gemm
+  fi
+  for name in paris_step_speedup_{10,5,2} paris_step_per_key_growth paris_step_vs_read_5 paris_step_mass_10; do
+    if wanted $name; then
+      build_bench bench_paris_step
+      "$bench_folder/cache/bench_paris_step" "$filter"
+      break
+    fi
+  done
+  if wanted baseline_build_vs_native_step; then
+    build_bench bench_paris_step bench_paris_step_native
+    baseline_vs_native baseline_build_vs_native_step cache/bench_paris_step paris_step_vs_read_5
   fi
   if wanted encode_vs_memcpy; then
     build_bench bench_key_code

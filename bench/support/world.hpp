@@ -25,7 +25,48 @@ struct fast_normal {
   }
 };
 
-/// One layer of one sequence: keys are a random walk of the mean plus noise of spectrum i^-1, norm about 20; values are normal.
+/// The keys and values of one KV head, token by token: keys are a random walk of the mean plus noise of spectrum i^-1, norm about 20;
+/// values are normal.
+class row_stream {
+ public:
+  row_stream(int head, int dim) : normal_{static_cast<std::uint64_t>(head) + 1}, mean_(static_cast<std::size_t>(dim)) {
+    float norm = 0;
+    for (int d = 0; d < dim; ++d) norm += 1 / static_cast<float>(d + 1);
+    for (int d = 0; d < dim; ++d) deviation_.push_back(20 / std::sqrt(norm * static_cast<float>(d + 1)));
+  }
+
+  template <class E>
+  void next(E* k, E* v) {
+    for (std::size_t d = 0; d < mean_.size(); ++d) {
+      if (token_ % 64 == 0) mean_[d] = .98f * mean_[d] + .1f * deviation_[d] * normal_();
+      k[d] = round_to<E>(mean_[d] + deviation_[d] * normal_());
+      v[d] = round_to<E>(normal_());
+    }
+    ++token_;
+  }
+
+ private:
+  fast_normal normal_;
+  std::vector<float> deviation_, mean_;
+  std::int64_t token_ = 0;
+};
+
+/// Queries near random keys among the first `tokens` of a sequence: (count, heads * group, dim) floats.
+template <class E>
+std::vector<float> queries_near(const row_view<E>& rows, const std::int32_t* pages, std::int64_t tokens, std::int64_t count, int group) {
+  std::vector<float> q;
+  fast_normal normal{99};
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (int h = 0; h < rows.heads * group; ++h) {
+      const std::int64_t t = (i * 7919 + h * 104729) % tokens;
+      const E* const k = rows.key.at(pages[t / rows.page_tokens], h / group, t % rows.page_tokens);
+      for (int d = 0; d < rows.key_dim; ++d) q.push_back(.5f * to_float(k[d]) + .3f * normal());
+    }
+  }
+  return q;
+}
+
+/// One layer of one sequence: the rows of a row_stream a head.
 ///
 /// shapes      pages of 64 tokens in order, in a page [heads][slots][K then V]; from lazy_pages(), so in 2 MiB pages where granted
 template <class E>
@@ -39,21 +80,10 @@ class world {
     const std::int64_t slot = 2 * dim, head = page_tokens * slot, page = heads * head;
     rows_ = {{data, page, head, slot}, {data + dim, page, head, slot}, heads, page_tokens, dim, dim};
     for (std::int64_t p = 0; p * page_tokens < tokens; ++p) pages_.push_back(static_cast<std::int32_t>(p));
-    float norm = 0;
-    for (int d = 0; d < dim; ++d) norm += 1 / static_cast<float>(d + 1);
-    std::vector<float> deviation, mean(static_cast<std::size_t>(dim));
-    for (int d = 0; d < dim; ++d) deviation.push_back(20 / std::sqrt(norm * static_cast<float>(d + 1)));
     for (int h = 0; h < heads; ++h) {
-      fast_normal normal{static_cast<std::uint64_t>(h) + 1};
-      for (std::int64_t t = 0; t < tokens; ++t) {
-        E* const k = rows_.key.at(t / page_tokens, h, t % page_tokens);
-        E* const v = rows_.value.at(t / page_tokens, h, t % page_tokens);
-        for (std::size_t d = 0; d < mean.size(); ++d) {
-          if (t % 64 == 0) mean[d] = .98f * mean[d] + .1f * deviation[d] * normal();
-          k[d] = round_to<E>(mean[d] + deviation[d] * normal());
-          v[d] = round_to<E>(normal());
-        }
-      }
+      row_stream stream(h, dim);
+      for (std::int64_t t = 0; t < tokens; ++t)
+        stream.next(rows_.key.at(t / page_tokens, h, t % page_tokens), rows_.value.at(t / page_tokens, h, t % page_tokens));
     }
   }
 
@@ -63,18 +93,7 @@ class world {
   attend_item item(std::int64_t length, std::int64_t queries) const { return {pages_.data(), length, queries, 0}; }
 
   /// Queries near random keys: (count, heads * group, dim) floats.
-  std::vector<float> queries(std::int64_t count, int group) const {
-    std::vector<float> q;
-    fast_normal normal{99};
-    for (std::int64_t i = 0; i < count; ++i) {
-      for (int h = 0; h < rows_.heads * group; ++h) {
-        const std::int64_t t = (i * 7919 + h * 104729) % tokens_;
-        const E* const k = rows_.key.at(t / page_tokens, h / group, t % page_tokens);
-        for (int d = 0; d < rows_.key_dim; ++d) q.push_back(.5f * to_float(k[d]) + .3f * normal());
-      }
-    }
-    return q;
-  }
+  std::vector<float> queries(std::int64_t count, int group) const { return queries_near(rows_, pages_.data(), tokens_, count, group); }
 
  private:
   std::int64_t tokens_;
