@@ -98,7 +98,7 @@ std::vector<kvx::layer_kind> kinds_of(const method& chosen, int layers) {
 std::int64_t attended(const method& m, std::int64_t n) {
   if (m.kind.sees == kvx::layer_kind::attention::window) return std::min(n, m.kind.tokens + m.kind.sink);
   if (m.kind.sees == kvx::layer_kind::attention::dense) return n;
-  constexpr kvx::zones zones = paris_kv::layout_type::zones;
+  constexpr kvx::zones zones = paris_kv::zones;
   if (n < kvx::dense_below(zones, m.keep)) return n;
   const std::int64_t end = kvx::edge(zones, n - 1, paris_kv::layout_type::shape.tokens);  // a step uses the edge before it
   return zones.sink + std::min<std::int64_t>(m.keep, end - zones.sink) + n - end;

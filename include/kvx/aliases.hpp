@@ -21,6 +21,6 @@ using paris_kv = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .valu
 /// ParisKV as published: neither centre nor norms, votes of the mean query, the mean over the group (set `reranker.rule`).
 template <element E, int KeyDim, int ValueDim = KeyDim>
 using paris_kv_faithful = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}>,
-                               sign_buckets<key_sketch{.centre = false, .balance = false, .norms = false}, voting>, rsq_ip<4>>;
+                               sign_buckets<key_sketch{.centre = false, .balance = 0, .norms = false}, voting>, rsq_ip<4>>;
 
 }  // namespace kvx

@@ -1,21 +1,21 @@
 #pragma once
 // The cache: sequences of rows for all layers of a model, written and attended to in steps.
 
-#include <kvx/attend/host/dense.hpp>
-#include <kvx/attend/host/retrieve.hpp>
+#include <kvx/attend_layer.hpp>
 #include <kvx/attend_options.hpp>
 #include <kvx/backend/host.hpp>
 #include <kvx/cache_plan.hpp>
 #include <kvx/cache_stats.hpp>
 #include <kvx/core/math.hpp>
 #include <kvx/core/tensor_view.hpp>
-#include <kvx/entering_pages.hpp>
+#include <kvx/encode_step.hpp>
 #include <kvx/geometry.hpp>
 #include <kvx/layer_memory.hpp>
 #include <kvx/layout/external.hpp>
 #include <kvx/layout/host/rows.hpp>
 #include <kvx/layout/page_csr.hpp>
 #include <kvx/layout/sequence_book.hpp>
+#include <kvx/learned_balance.hpp>
 #include <kvx/sketch/host/sketch_writer.hpp>
 #include <kvx/spec.hpp>
 #include <kvx/step.hpp>
@@ -57,6 +57,7 @@ class cache {
   using layout = typename Spec::layout_type;
   using index = typename Spec::index_type;
   using element_type = typename layout::element_type;
+  static constexpr kvx::zones zones = Spec::zones;
 
   cache(const Backend& exec, Spec spec, kvx::geometry geometry, call_site where = call_site::here());
 
@@ -70,14 +71,20 @@ class cache {
   // ---- sequences ----
 
   sequence open(const Backend&, call_site where = call_site::here()) { return book_->open(where); }
-  void close(const Backend&, sequence s, call_site where = call_site::here()) { book_->close(s, where); }
+  void close(const Backend&, sequence s, call_site where = call_site::here()) {
+    book_->close(s, where);
+    balances_.truncate(s.slot, 0);
+  }
 
   /// A new sequence of the committed tokens of another, or of its first `tokens`. Paged layouts share pages and copy on write.
   sequence fork(const Backend& exec, sequence s, call_site where = call_site::here()) { return fork(exec, s, length(s, where), where); }
   sequence fork(const Backend& exec, sequence s, std::int64_t tokens, call_site where = call_site::here());
 
   /// Forgets all but the first `tokens` tokens; append then continues from there, as if the others had never been.
-  void truncate(const Backend&, sequence s, std::int64_t tokens, call_site where = call_site::here()) { book_->truncate(s, tokens, where); }
+  void truncate(const Backend&, sequence s, std::int64_t tokens, call_site where = call_site::here()) {
+    book_->truncate(s, tokens, where);
+    balances_.truncate(s.slot, tokens);
+  }
 
   /// Committed tokens.
   std::int64_t length(sequence s, call_site where = call_site::here()) const { return book_->find(s, where).length; }
@@ -118,6 +125,14 @@ class cache {
            tensor_view<T, 3>(out, step.tokens(), geometry_.query_heads, layout::shape.value_dim), options, where);
   }
 
+  /// Queries that the composition may learn from, where a prompt is appended without `attend`; attend does the same.   q (N, Q, D)
+  template <class T>
+  void observe(const Backend& exec, const kvx::step& step, int layer, tensor_view<T, 3> q, call_site where = call_site::here());
+  template <element T>
+  void observe(const Backend& exec, const kvx::step& step, int layer, const T* q, call_site where = call_site::here()) {
+    observe(exec, step, layer, tensor_view<const T, 3>(q, step.tokens(), geometry_.query_heads, layout::shape.key_dim), where);
+  }
+
   /// Makes the new tokens part of their sequences; with `accepted`, entry i keeps its first accepted[i].
   void commit(const Backend& exec, kvx::step& step, call_site where = call_site::here()) { finish(exec, step, {}, where); }
   void commit(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where = call_site::here());
@@ -142,8 +157,9 @@ class cache {
   }
 
   cache_stats stats() const {
-    cache_stats result = count_pages<layout>(geometry_, plan_, columns, *book_);
+    cache_stats result = count_pages<layout>(geometry_, plan_, zones, columns, *book_);
     result.rows_copied = rows_copied_;
+    balances_.count(result);
     return result;
   }
 
@@ -157,13 +173,16 @@ class cache {
   void check_step(const kvx::step& step, call_site where) const;
   void finish(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where);
   void copy(const Backend& exec, std::span<const page_copy> copies);
-  static bool retrieves_now(const batch_item& item, const attend_options& options);
+  int retrieving_group() const;
+  template <class T>
+  void observe(const kvx::step& step, const memory& place, const tensor_view<T, 3>& q) const;
 
   kvx::geometry geometry_;
   Spec spec_;
   decltype(column_writer<Spec>(std::declval<Backend>(), std::declval<Spec>())) writer_;
   cache_plan plan_;
   std::shared_ptr<sequence_book> book_;
+  balance_book balances_;
   memory_block memory_;
   memory_block scratch_;
   std::vector<memory> layers_;
@@ -182,6 +201,11 @@ cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geomet
 
   memory_ = allocate(exec, plan_.bytes.rows + plan_.bytes.columns);
   layers_ = place_layers<layout>(geometry_, plan_, columns, memory_.data());
+  if constexpr (retrieves) {
+    const auto count = std::count_if(layers_.begin(), layers_.end(), [](const memory& layer) { return layer.retrieves; });
+    balances_ = balance_book({Spec::sketch.balance, zones.sink, static_cast<int>(count), geometry_.kv_heads, layout::shape.key_dim},
+                             book_->slots().size());
+  }
 }
 
 template <class Backend, class Spec>
@@ -194,6 +218,12 @@ template <class Backend, class Spec>
 void cache<Backend, Spec>::check_step(const kvx::step& step, call_site where) const {
   require(step.book_ != nullptr, "step: committed or moved from", where);
   require(step.book_ == book_, "step: of another cache", where);
+}
+
+template <class Backend, class Spec>
+int cache<Backend, Spec>::retrieving_group() const {
+  const auto first = std::find_if(layers_.begin(), layers_.end(), [](const memory& layer) { return layer.retrieves; });
+  return first != layers_.end() ? first->group : 0;
 }
 
 template <class Backend, class Spec>
@@ -217,14 +247,21 @@ void cache<Backend, Spec>::copy(const Backend& exec, std::span<const page_copy> 
 template <class Backend, class Spec>
 sequence cache<Backend, Spec>::fork(const Backend& exec, sequence s, std::int64_t tokens, call_site where) {
   std::vector<page_copy> copies;
+  book_->find(s, where);
+  learned_balance learned = balances_.cut_at(s.slot, tokens);
   const sequence result = book_->fork(s, tokens, layout::shares_pages, copies, where);
+  balances_.assign(result.slot, std::move(learned));
   copy(exec, copies);
   return result;
 }
 
 template <class Backend, class Spec>
 kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advance> batch, call_site where) {
-  kvx::step step(book_, batch, where);
+  const int own_group = retrieving_group();
+  const auto own = [&](const reservation::part& p) {
+    return balances_.contested(p, zones, layout::shape.tokens, book_->slots(), static_cast<std::size_t>(own_group));
+  };
+  kvx::step step(book_, batch, own_group, own, where);
   require_range("tokens of a step", step.tokens(), 0, geometry_.step_tokens(), where);
   step.appended_.resize(static_cast<std::size_t>(geometry_.layers));
   step.items_.resize(plan_.groups.size());
@@ -256,6 +293,12 @@ kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advan
                                                          geometry_.kv_heads, geometry_.query_heads, step.tokens(), longest));
   }
   if (scratch > scratch_.size()) scratch_ = allocate(exec, scratch);
+  if (balances_.on()) {
+    for (const reservation::part& p : step.entries()) {
+      step.learning_.push_back(balances_.begin(p));
+      step.balances_.push_back(balances_.diagonals(p.slot));
+    }
+  }
   copy(exec, step.reserved_.copies);
   return step;
 }
@@ -306,38 +349,29 @@ void cache<Backend, Spec>::attend(const Backend& exec, const kvx::step& step, in
   require(options.soft_cap >= 0 && options.soft_cap < infinity, "attend: soft_cap is finite and not negative", where);
   require(options.scale > -infinity && options.scale < infinity, "attend: scale is finite", where);
   require_range("attend: keep", options.keep, 0, std::numeric_limits<std::int64_t>::max(), where);
-  const tensor_view<float, 2> lse(options.lse, step.tokens(), geometry_.query_heads);
-  const std::span scratch(scratch_.data(), static_cast<std::size_t>(scratch_.size()));
+  observe(step, place, q);
+  const attend_batch batch{step.rows(place.group), step.items_[static_cast<std::size_t>(place.group)], step.balances_,
+                           balances_.rules().at(place.ordinal)};
   const Backend sized = limited(exec, step.workers_);  // scratch was sized for the workers that begin was given
-  const layer_kind kind = geometry_.kind(layer);
-  const dense_options dense{options.scale, options.soft_cap, kind.tokens, kind.sink};
-  const std::span<const batch_item> batch = step.rows(place.group);
-  if constexpr (retrieves) {
-    if (place.retrieves) {
-      // Entries of one route that follow each other are computed together.
-      const std::span<const batch_item> columns_of = step.items_[static_cast<std::size_t>(place.group)];
-      for (std::size_t i = 0, end = 0; i < batch.size(); i = end) {
-        const bool retrieve = retrieves_now(batch[i], options);
-        for (end = i + 1; end < batch.size() && retrieves_now(batch[end], options) == retrieve;) ++end;
-        const std::span<const batch_item> run = batch.subspan(i, end - i);
-        if (retrieve) {
-          attend_retrieved<element_type, T>(
-              sized, {place.rows, place.side, Spec::sketch, layout::zones, run, columns_of.subspan(i, end - i)}, index::scoring,
-              spec_.reranker, layout::shape, q, out, lse, {options.keep, options.breadth, options.scale, options.soft_cap}, scratch);
-        } else {
-          attend_dense<element_type, T>(sized, place.rows, run, q, out, lse, dense, scratch);
-        }
-      }
-      return;
-    }
-  }
-  attend_dense<element_type, T>(sized, place.rows, batch, q, out, lse, dense, scratch);
+  attend_layer<Spec, memory, T>(sized, spec_, place, geometry_.kind(layer), batch, q, out, options,
+                                std::span(scratch_.data(), static_cast<std::size_t>(scratch_.size())));
 }
 
 template <class Backend, class Spec>
-bool cache<Backend, Spec>::retrieves_now(const batch_item& item, const attend_options& options) {
-  if (options.path != attend_options::route::by_length) return options.path == attend_options::route::retrieve;
-  return item.queries <= most_retrieving_tokens && item.length >= dense_below(layout::zones, options.keep);
+template <class T>
+void cache<Backend, Spec>::observe(const kvx::step& step, const memory& place, const tensor_view<T, 3>& q) const {
+  if (!place.retrieves) return;
+  for (std::size_t i = 0; i < step.learning_.size(); ++i)
+    observe_queries(balances_.rules(), step.learning_[i], step.entries()[i], place.ordinal, q);
+}
+
+template <class Backend, class Spec>
+template <class T>
+void cache<Backend, Spec>::observe(const Backend&, const kvx::step& step, int layer, tensor_view<T, 3> q, call_site where) {
+  check_step(step, where);
+  const memory& place = at(layer, where);
+  require_shape("q", q, {step.tokens(), geometry_.query_heads, layout::shape.key_dim}, where);
+  observe(step, place, q);
 }
 
 template <class Backend, class Spec>
@@ -357,14 +391,12 @@ void cache<Backend, Spec>::finish(const Backend& exec, kvx::step& step, std::spa
       require(step.appended_[static_cast<std::size_t>(l)], "commit: a layer was not appended", where);
   }
   if constexpr (columns.size() > 0) {
-    const auto first = std::find_if(layers_.begin(), layers_.end(), [](const memory& layer) { return layer.retrieves; });
-    std::vector<entering_page> pages;  // the same for every retrieving layer: they share page ids
-    if (first != layers_.end())
-      pages = entering_pages<layout>(step.reserved_, accepted, step.items_[static_cast<std::size_t>(first->group)]);
-    for (const memory& layer : layers_) {
-      if (layer.retrieves && !pages.empty()) encode_pages(exec, writer_, layer, pages, step.rows(layer.group));
-    }
+    const std::span<const batch_item> columns_of = step.items_[static_cast<std::size_t>(retrieving_group())];
+    encode_step<layout>(exec, writer_, zones, std::span<const memory>(layers_), step.reserved_, accepted, step.rows(retrieving_group()),
+                        columns_of, balances_, step.learning_);
   }
+  for (std::size_t i = 0; i < step.learning_.size(); ++i)
+    balances_.accept(step.learning_[i], step.entries()[i], accepted.empty() ? step.entries()[i].tokens : accepted[i]);
   book_->commit(step.reserved_, accepted);
   step.book_ = nullptr;
 }

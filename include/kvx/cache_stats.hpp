@@ -29,6 +29,8 @@ struct cache_stats {
   std::int64_t retrieval_tokens = 0;
   std::int64_t recent_tokens = 0;
 
+  int balanced_sequences = 0;  ///< those whose balance was learned from queries of every retrieving layer; without, it is 1
+
   std::int64_t row_bytes = 0;     ///< rows in memory near the processor
   std::int64_t column_bytes = 0;  ///< columns, always near
   std::int64_t far_bytes = 0;     ///< rows elsewhere
@@ -38,12 +40,12 @@ struct cache_stats {
 
 /// Walks sequences and pools. Cost: O(sequences + groups).
 template <class Layout, class Columns>
-cache_stats count_pages(const geometry& g, const cache_plan& plan, const Columns& columns, const sequence_book& book) {
+cache_stats count_pages(const geometry& g, const cache_plan& plan, const zones& by, const Columns& columns, const sequence_book& book) {
   cache_stats result;
   for (const sequence_book::slot& s : book.slots()) {
     if (!s.open) continue;
-    const std::int64_t sink = std::min<std::int64_t>(Layout::zones.sink, s.length);
-    const std::int64_t end = std::clamp(edge(Layout::zones, s.length, Layout::shape.tokens), sink, s.length);
+    const std::int64_t sink = std::min<std::int64_t>(by.sink, s.length);
+    const std::int64_t end = std::clamp(edge(by, s.length, Layout::shape.tokens), sink, s.length);
     ++result.sequences;
     result.tokens += s.length;
     result.sink_tokens += sink;

@@ -27,16 +27,15 @@ struct entering_page {
 ///
 /// columns_of  (entries): ids under which the columns of retrieving layers lie
 template <class Layout>
-std::vector<entering_page> entering_pages(const reservation& step, std::span<const std::int64_t> accepted,
+std::vector<entering_page> entering_pages(const reservation& step, const zones& by, std::span<const std::int64_t> accepted,
                                           std::span<const batch_item> columns_of) {
   constexpr std::int64_t tokens = Layout::shape.tokens;
   std::vector<entering_page> pages;
   for (std::size_t i = 0; i < step.parts.size(); ++i) {
     const reservation::part& p = step.parts[i];
     const std::int64_t n = p.length + (accepted.empty() ? p.tokens : accepted[i]);
-    const std::int64_t end = edge(Layout::zones, n, tokens) / tokens;
-    for (std::int64_t page = edge(Layout::zones, p.length, tokens) / tokens; page < end; ++page)
-      pages.push_back({i, page, columns_of[i].pages[page]});
+    const std::int64_t end = edge(by, n, tokens) / tokens;
+    for (std::int64_t page = edge(by, p.length, tokens) / tokens; page < end; ++page) pages.push_back({i, page, columns_of[i].pages[page]});
   }
   const auto by_id = [](const entering_page& a, const entering_page& b) { return a.id < b.id; };
   std::sort(pages.begin(), pages.end(), by_id);
@@ -49,15 +48,22 @@ std::vector<entering_page> entering_pages(const reservation& step, std::span<con
 ///
 /// writer      the index, or what writes its columns
 /// rows_of     (entries): where the rows lie, page by page
+/// balances    (entries): diagonals of this layer (H, D), null for none; a writer that has no use for them does not get them
 template <class Writer, class E, std::size_t Columns>
 void encode_pages(const host& exec, const Writer& writer, const layer_memory<E, Columns>& layer, std::span<const entering_page> pages,
-                  std::span<const batch_item> rows_of) {
+                  std::span<const batch_item> rows_of, std::span<const float* const> balances) {
   for_each_task(exec, static_cast<std::int64_t>(pages.size()) * layer.rows.heads, [&](std::int64_t task) {
-    const auto [entry, page, id] = pages[static_cast<std::size_t>(task / layer.rows.heads)];
+    const entering_page& p = pages[static_cast<std::size_t>(task / layer.rows.heads)];
     const int head = static_cast<int>(task % layer.rows.heads);
     std::array<std::byte*, Columns> blocks;
-    for (std::size_t c = 0; c < Columns; ++c) blocks[c] = layer.side[c].data != nullptr ? layer.side[c].at(id, head) : nullptr;
-    encode_page(exec, writer, row_view<const E>(layer.rows), rows_of[entry].pages[page], head, blocks);
+    for (std::size_t c = 0; c < Columns; ++c) blocks[c] = layer.side[c].data != nullptr ? layer.side[c].at(p.id, head) : nullptr;
+    const row_view<const E> rows(layer.rows);
+    if constexpr (requires { encode_page(exec, writer, rows, std::int32_t{}, head, blocks, balances[p.entry]); }) {
+      const float* const all = balances[p.entry];
+      encode_page(exec, writer, rows, rows_of[p.entry].pages[p.page], head, blocks, all == nullptr ? all : all + head * rows.key_dim);
+    } else {
+      encode_page(exec, writer, rows, rows_of[p.entry].pages[p.page], head, blocks);
+    }
   });
 }
 

@@ -19,11 +19,13 @@ namespace kvx {
 ///
 /// group       the group of layers whose page ids it uses
 /// retrieves   it has columns
+/// ordinal     its number among the layers that retrieve
 /// bound       rows are there: always, but for an external layout that has not been told where they lie
 template <class E, std::size_t Columns>
 struct layer_memory {
   int group = 0;
   bool retrieves = false;
+  int ordinal = 0;
   bool bound = false;
   row_view<E> rows;
   std::array<column_array, Columns> side{};
@@ -38,6 +40,7 @@ template <class Layout, std::size_t Columns>
 auto place_layers(const geometry& g, const cache_plan& plan, const std::array<column, Columns>& columns, std::byte* first) {
   using E = typename Layout::element_type;
   std::vector<layer_memory<row_element<Layout>, Columns>> layers;
+  int retrieving = 0;
   for (int l = 0; l < g.layers; ++l) {
     auto& layer = layers.emplace_back();
     layer.group = plan.group_of[static_cast<std::size_t>(l)];
@@ -49,6 +52,7 @@ auto place_layers(const geometry& g, const cache_plan& plan, const std::array<co
       first += row_bytes<E>(Layout::shape, pages, g.kv_heads);
     }
     if (!layer.retrieves) continue;
+    layer.ordinal = retrieving++;
     for (std::size_t c = 0; c < Columns; ++c) {
       if (columns[c].block_bytes == 0) continue;
       layer.side[c] = {first, columns[c].pitch(), g.kv_heads};

@@ -3,6 +3,7 @@
 
 #include <kvx/index/full_scan.hpp>
 #include <kvx/layout/page_shape.hpp>
+#include <kvx/layout/zones.hpp>
 #include <kvx/rerank/pass_through.hpp>
 #include <kvx/sketch/key_sketch.hpp>
 
@@ -38,6 +39,13 @@ struct spec {
       if constexpr (requires { Reranker::bits; }) s.bits = Reranker::bits;
     }
     return s;
+  }();
+
+  /// The layout's zones; where a balance is learned, retrieval begins once its tokens have left the recent zone.
+  static constexpr kvx::zones zones = [] {
+    kvx::zones z = Layout::zones;
+    if constexpr (reads_sketch<Index>) z.first = sketch.balance > z.first ? sketch.balance : z.first;
+    return z;
   }();
 
   static constexpr auto columns(page_shape page) {

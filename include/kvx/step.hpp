@@ -3,6 +3,7 @@
 
 #include <kvx/layout/batch_item.hpp>
 #include <kvx/layout/sequence_book.hpp>
+#include <kvx/learned_balance.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -24,6 +25,8 @@ class step {
     std::swap(items_, other.items_);
     std::swap(external_, other.external_);
     std::swap(appended_, other.appended_);
+    std::swap(learning_, other.learning_);
+    std::swap(balances_, other.balances_);
     std::swap(workers_, other.workers_);
     return *this;
   }
@@ -42,8 +45,9 @@ class step {
   template <class Backend, class Spec>
   friend class cache;
 
-  step(std::shared_ptr<sequence_book> book, std::span<const advance> batch, call_site where)
-      : book_(std::move(book)), reserved_(book_->begin(batch, where)) {}
+  step(std::shared_ptr<sequence_book> book, std::span<const advance> batch, int own_group, const sequence_book::own_units& own,
+       call_site where)
+      : book_(std::move(book)), reserved_(book_->begin(batch, own_group, own, where)) {}
 
   void undo() noexcept {
     if (book_) std::exchange(book_, nullptr)->roll_back(reserved_);
@@ -60,6 +64,8 @@ class step {
   std::vector<std::vector<batch_item>> items_;  // (groups, entries), under page ids of the cache
   std::vector<batch_item> external_;            // (entries), under page ids of the caller
   std::vector<bool> appended_;                  // (layers)
+  std::vector<learning_entry> learning_;        // (entries), empty where nothing is learned
+  std::vector<const float*> balances_;          // (entries), null for none; empty where nothing is learned
   int workers_ = 1;                             // that scratch was sized for
 };
 

@@ -18,7 +18,7 @@ using test::arrangement, test::engine_pages, test::feed, test::part, test::token
 constexpr page_shape shape{.tokens = 16, .key_dim = 40, .value_dim = 24};
 constexpr zones cut{.sink = 4, .local = 32};
 template <class Layout>
-using retrieving = cache<host, spec<Layout, sign_buckets<>, rsq_ip<4>>>;
+using retrieving = cache<host, spec<Layout, sign_buckets<key_sketch{.balance = 64}>, rsq_ip<4>>>;
 
 /// Attention of a step's tokens in the retrieving layer.
 template <class Cache>
@@ -65,10 +65,15 @@ TEST_CASE("a paged cache and an external one retrieve the same tokens, whatever 
     bind();
     for (const std::int64_t more : {150, 1, 90}) {
       const auto ids = tokens(static_cast<token>(own.length(s)), more);
-      feed(own, exec, s, ids);
-      step step = begin(t, pages, ids);
+      step own_step = own.begin(exec, {{s, more}}), step = begin(t, pages, ids);
+      test::append_all(own, exec, own_step, ids);
+      test::observe_all(own, exec, own_step, ids);
+      test::observe_all(other, exec, step, ids);
+      own.commit(exec, own_step);
       other.commit(exec, step);
     }
+    CHECK(own.stats().balanced_sequences == 1);
+    CHECK(other.stats().balanced_sequences == 1);
     // The fork has other tokens behind 200; then every page moves.
     const sequence f = own.fork(exec, s, 200), h = other.fork(exec, t, 200);
     fork_pages = engine.fork(pages, 200);

@@ -40,7 +40,8 @@ scores votes(const key_sketch& sketch, const bucket_zone& z, const group_queries
 key_sketch faithful(int subspace) {
   key_sketch sketch;
   sketch.subspace = subspace;
-  sketch.centre = sketch.balance = sketch.norms = false;
+  sketch.centre = sketch.norms = false;
+  sketch.balance = 0;
   return sketch;
 }
 

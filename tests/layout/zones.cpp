@@ -1,4 +1,5 @@
-// The edge is what its sentence says: the largest multiple of the block that is at most n - local, at least the sink.
+// The edge is what its sentence says: the largest multiple of the block that is at most n - local, at least the sink; the sink below
+ // `first`.
 
 #include <kvx/layout/zones.hpp>
 
@@ -13,7 +14,7 @@ namespace {
 std::int64_t slow_edge(kvx::zones z, std::int64_t n, std::int64_t block) {
   std::int64_t best = z.sink;
   for (std::int64_t m = 0; m <= n - z.local; m += block) {
-    if (m > best) best = m;
+    if (m > best && m >= z.first) best = m;
   }
   return best;
 }
@@ -24,7 +25,7 @@ TEST_CASE("the edge equals the slow one, never falls, and moves by whole blocks"
   for (const int sink : {0, 1, 4, 64, 100}) {
     for (const int local : {0, 1, 7, 64, 256}) {
       for (const std::int64_t block : {1, 4, 16, 64}) {
-        const kvx::zones z{.sink = sink, .local = local};
+        const kvx::zones z{.sink = sink, .local = local, .first = local == 7 ? 130 : 0};
         CAPTURE(sink);
         CAPTURE(local);
         CAPTURE(block);

@@ -42,6 +42,14 @@ void feed(Cache& cache, const host& exec, sequence s, std::span<const token> ids
   cache.commit(exec, step);
 }
 
+/// Shows a cache the queries of a step's tokens, of every layer.
+template <class Cache>
+void observe_all(Cache& cache, const host& exec, const step& step, std::span<const token> ids) {
+  const geometry& g = cache.geometry();
+  for (int layer = 0; layer < g.layers; ++layer)
+    cache.observe(exec, step, layer, rows_of<float>(ids, part::query, layer, g.query_heads, Cache::layout::shape.key_dim).data());
+}
+
 /// Attention outputs and lse of a step's tokens in every layer, as bytes.
 template <class Cache>
 std::vector<float> attend_all(Cache& cache, const host& exec, const step& step, std::span<const token> ids) {
@@ -61,7 +69,7 @@ std::vector<float> attend_all(Cache& cache, const host& exec, const step& step, 
 /// Length, every row that the next query sees, and every column of the retrieval zone, in the order of the sequence.
 template <class Cache>
 std::vector<std::byte> snapshot(const Cache& cache, sequence s) {
-  constexpr auto zones = Cache::layout::zones;
+  constexpr auto zones = Cache::zones;
   std::vector<std::byte> bytes;
   const auto add = [&](const void* from, std::size_t size) {
     const auto* first = static_cast<const std::byte*>(from);

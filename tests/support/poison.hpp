@@ -37,13 +37,13 @@ std::int64_t poison_free(const Cache& cache, int layer, std::int64_t pages, std:
   for (const sequence s : open) {
     const auto table = cache.pages(layer, s);
     const std::int64_t n = cache.length(s);
-    const std::int64_t end = edge(Cache::layout::zones, n, P) / P;
+    const std::int64_t end = edge(Cache::zones, n, P) / P;
     for (std::int64_t j = 0; j < static_cast<std::int64_t>(table.size()); ++j) {
       const std::int32_t page = table[static_cast<std::size_t>(j)];
       if (page < 0) continue;
       auto& slots = live[static_cast<std::size_t>(page)];
       slots = std::max(slots, std::min(P, n - j * P));
-      if (j >= Cache::layout::zones.sink / P && j < end) encoded[static_cast<std::size_t>(page)] = true;
+      if (j >= Cache::zones.sink / P && j < end) encoded[static_cast<std::size_t>(page)] = true;
     }
   }
   for (std::int64_t page = 0; page < pages; ++page) {

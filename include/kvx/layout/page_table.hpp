@@ -59,6 +59,15 @@ inline void grow(page_pool& pool, const page_rules& rules, page_table& table, st
   }
 }
 
+/// Puts another unit in the place of one.
+inline void put(const page_rules& rules, page_table& table, std::size_t at, page_id unit) noexcept {
+  table.units[at] = unit;
+  for (std::int64_t i = 0; i < rules.unit_pages; ++i) {
+    const auto page = static_cast<std::size_t>(static_cast<std::int64_t>(at) * rules.unit_pages + i);
+    if (page < table.pages.size()) table.pages[page] = static_cast<std::int32_t>(unit.index * rules.unit_pages + i);
+  }
+}
+
 /// Gives back what a sequence of n tokens does not need at its end.
 inline void shrink(page_pool& pool, const page_rules& rules, page_table& table, std::int64_t n) noexcept {
   while (static_cast<std::int64_t>(table.units.size()) > rules.units(n)) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -49,8 +50,16 @@ struct reservation {
     std::int64_t tokens = 0;  ///< new ones
     std::int64_t first = 0;   ///< row of the batch that belongs to the first new token
   };
+  /// A whole page that an entry shares and must own: a copy stands for it in the table.
+  struct exchange {
+    std::size_t part = 0;
+    std::size_t unit = 0;
+    page_id shared;
+  };
   std::vector<part> parts;
   std::vector<page_id> replaced;  ///< (parts, groups): the shared page that a copy stands for; empty where none was copied
+  int own_group = 0;
+  std::vector<exchange> exchanged;  ///< in own_group
   std::vector<page_copy> copies;
   std::int64_t tokens = 0;  ///< N, over all parts
 };
@@ -89,7 +98,10 @@ class sequence_book {
   void truncate(sequence handle, std::int64_t tokens, call_site where);
 
   /// Reserves rows for all parts or throws and changes nothing.
-  reservation begin(std::span<const advance> batch, call_site where);
+  ///
+  /// own         (slot, length, tokens of a part): so many of its first units in `own_group` must not be shared, and are copied
+  using own_units = std::function<std::int64_t(const reservation::part&)>;
+  reservation begin(std::span<const advance> batch, int own_group, const own_units& own, call_site where);
 
   /// Part i keeps its first accepted[i] new tokens (all where the span is empty); the rest is given back.
   void commit(const reservation& step, std::span<const std::int64_t> accepted) noexcept;
@@ -209,8 +221,9 @@ void make_room(std::vector<T>& entries, std::int64_t size) {
   if (needed > entries.capacity()) entries.reserve(std::max(needed, 2 * entries.capacity()));
 }
 
-inline reservation sequence_book::begin(std::span<const advance> batch, call_site where) {
+inline reservation sequence_book::begin(std::span<const advance> batch, int own_group, const own_units& own, call_site where) {
   reservation step;
+  step.own_group = own_group;
   step.parts.reserve(batch.size());
   std::vector<bool> named(slots_.size());
   for (const advance& a : batch) {
@@ -222,11 +235,23 @@ inline reservation sequence_book::begin(std::span<const advance> batch, call_sit
     step.tokens += a.tokens;
   }
   step.replaced.resize(step.parts.size() * groups_.size());
-  step.copies.reserve(step.replaced.size());
+  if (own != nullptr) {
+    const page_pool& pool = groups_[static_cast<std::size_t>(own_group)].pool;
+    const page_rules& rules = groups_[static_cast<std::size_t>(own_group)].rules;
+    for (std::size_t i = 0; i < step.parts.size(); ++i) {
+      const auto& p = step.parts[i];
+      const page_table& table = slots_[p.slot].tables[static_cast<std::size_t>(own_group)];
+      const std::int64_t whole = std::min(own(p), p.length / rules.unit_tokens());  // a page that is partly filled is copied anyway
+      for (std::size_t u = 0; std::cmp_less(u, whole); ++u) {
+        if (pool.is_shared(table.units[u])) step.exchanged.push_back({i, u, table.units[u]});
+      }
+    }
+  }
+  step.copies.reserve(step.replaced.size() + step.exchanged.size());
 
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const auto& [rules, pool] = groups_[g];
-    std::int64_t needed = 0;
+    std::int64_t needed = std::cmp_equal(g, own_group) ? std::ssize(step.exchanged) : 0;
     for (const auto& p : step.parts) {
       if (p.tokens == 0) continue;
       const page_table& table = slots_[p.slot].tables[g];
@@ -261,6 +286,12 @@ inline reservation sequence_book::begin(std::span<const advance> batch, call_sit
       grow(pool, rules, table, p.length + p.tokens);
     }
   }
+  auto& [rules, pool] = groups_[static_cast<std::size_t>(own_group)];
+  for (const auto& e : step.exchanged) {
+    const page_id copy = pool.acquire();
+    step.copies.push_back({own_group, e.shared.index, copy.index, rules.unit_tokens()});
+    put(rules, slots_[step.parts[e.part].slot].tables[static_cast<std::size_t>(own_group)], e.unit, copy);
+  }
   return step;
 }
 
@@ -271,6 +302,9 @@ inline void sequence_book::commit(const reservation& step, std::span<const std::
     if (kept == 0) {
       restore(step, i);
       continue;
+    }
+    for (const auto& e : step.exchanged) {
+      if (e.part == i) groups_[static_cast<std::size_t>(step.own_group)].pool.release(e.shared);
     }
     slot& s = slots_[p.slot];
     s.length = p.length + kept;
@@ -292,6 +326,13 @@ inline void sequence_book::restore(const reservation& step, std::size_t part) no
   const auto& p = step.parts[part];
   slot& s = slots_[p.slot];
   s.in_step = false;
+  for (const auto& e : step.exchanged) {
+    if (e.part != part) continue;
+    auto& [rules, pool] = groups_[static_cast<std::size_t>(step.own_group)];
+    page_table& table = s.tables[static_cast<std::size_t>(step.own_group)];
+    pool.release(table.units[e.unit]);
+    put(rules, table, e.unit, e.shared);
+  }
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     auto& [rules, pool] = groups_[g];
     page_table& table = s.tables[g];

@@ -68,6 +68,13 @@ class balance_moments {
     }
   }
 
+  /// The squares of a group's queries at one position, already added up over its heads.   energies (D)
+  void add_energies(const bf16* energies) {
+    if (!is_finite(energies)) return;
+    ++queries_;
+    for (std::size_t d = 0; d < query_squares_.size(); ++d) query_squares_[d] += static_cast<double>(to_float(energies[d]));
+  }
+
   std::int64_t keys() const { return keys_; }
   std::int64_t queries() const { return queries_; }
 
@@ -75,22 +82,19 @@ class balance_moments {
   void balance(const rope_pairs& pairs, float* a) const {
     std::fill_n(a, dim_, 1.0f);
     if (keys_ < 2 || queries_ == 0) return;
-    const auto n = static_cast<double>(keys_);
-    std::vector<double> variances, energies;
-    for (std::size_t d = 0; d < key_sums_.size(); ++d) {
-      const double mean = key_sums_[d] / n;
-      variances.push_back(std::max(key_squares_[d] / n - rounded_product(mean, mean), 0.0));
-      energies.push_back(query_squares_[d] / static_cast<double>(queries_));
+    double variances = 0, energies = 0;
+    for (int d = 0; d < dim_; ++d) {
+      variances += variance(d);
+      energies += energy(d);
     }
-    const double least_variance = floor_of(variances);
-    const double least_energy = floor_of(energies);
+    const double least_variance = 1e-6 * (variances / dim_);
+    const double least_energy = 1e-6 * (energies / dim_);
     if (!(least_variance > 0) || !(least_energy > 0)) return;
     for (int d = 0; d < dim_; ++d) {
-      const auto i = static_cast<std::size_t>(d);
-      const auto j = static_cast<std::size_t>(pairs.partner(d));
-      const double variance = std::max((variances[i] + variances[j]) / 2, least_variance);
-      const double energy = std::max((energies[i] + energies[j]) / 2, least_energy);
-      a[d] = static_cast<float>(std::sqrt(std::sqrt(energy / variance)));
+      const int partner = pairs.partner(d);
+      const double v = std::max((variance(d) + variance(partner)) / 2, least_variance);
+      const double e = std::max((energy(d) + energy(partner)) / 2, least_energy);
+      a[d] = static_cast<float>(std::sqrt(std::sqrt(e / v)));
     }
   }
 
@@ -102,11 +106,12 @@ class balance_moments {
     return std::all_of(row, row + dim_, [](E x) { return to_float(x) - to_float(x) == 0; });
   }
 
-  static double floor_of(const std::vector<double>& x) {
-    double sum = 0;
-    for (const double v : x) sum += v;
-    return 1e-6 * (sum / static_cast<double>(x.size()));
+  double variance(int d) const {
+    const auto n = static_cast<double>(keys_);
+    const double mean = key_sums_[static_cast<std::size_t>(d)] / n;
+    return std::max(key_squares_[static_cast<std::size_t>(d)] / n - rounded_product(mean, mean), 0.0);
   }
+  double energy(int d) const { return query_squares_[static_cast<std::size_t>(d)] / static_cast<double>(queries_); }
 
   int dim_;
   std::int64_t keys_ = 0;

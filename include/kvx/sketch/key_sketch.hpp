@@ -17,7 +17,8 @@ namespace kvx {
 /// bits        per coordinate, the sign included: 1 (signs alone), 2, 4, 8
 /// weights     one for each subspace, or one for the whole key
 /// centre      keys are taken relative to the mean of their own page
-/// balance     keys are scaled, queries divided, by one diagonal per head
+/// balance     keys are scaled, queries divided, by one diagonal per head, learned from the tokens before this one: nothing is coded
+///             until all of them have left the recent zone. 0: no balance
 /// norms       one byte a key for the coarse score
 /// seed        of the random signs of the rotation; one for the cache
 /// source      ParisKV (arXiv 2602.07721) section 3; page centre, balance and the norm byte are ours: `faithful` has none of them
@@ -28,7 +29,7 @@ struct key_sketch {
   int bits = 4;
   weighting weights = weighting::subspace;
   bool centre = true;
-  bool balance = true;
+  int balance = 1024;
   bool norms = true;
   std::uint64_t seed = 0x6b76785f73726874;
 
@@ -36,7 +37,8 @@ struct key_sketch {
 };
 
 KVX_HD constexpr bool is_valid(const key_sketch& s) {
-  return (s.subspace == 4 || s.subspace == 8 || s.subspace == 16) && (s.bits == 1 || s.bits == 2 || s.bits == 4 || s.bits == 8);
+  return (s.subspace == 4 || s.subspace == 8 || s.subspace == 16) && (s.bits == 1 || s.bits == 2 || s.bits == 4 || s.bits == 8) &&
+         s.balance >= 0 && s.balance <= 1 << 20;
 }
 
 /// Bytes of one plane of bits of a key: coordinate j is bit j % 8 of byte j / 8.

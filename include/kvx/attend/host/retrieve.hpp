@@ -33,6 +33,7 @@ namespace kvx {
 ///
 /// sketch      how the keys are coded
 /// columns_of  the batch under the page ids of the columns; with rows of the caller's those differ from the rows' own
+/// balances    (entries) diagonals, those of this layer (H, D) begin at `balance_at`; null for none; empty: none at all
 template <class E>
 struct retrieve_layer {
   row_view<const E> rows;
@@ -41,6 +42,8 @@ struct retrieve_layer {
   kvx::zones zones;
   std::span<const batch_item> rows_of;
   std::span<const batch_item> columns_of;
+  std::span<const float* const> balances;
+  std::int64_t balance_at = 0;
 };
 
 namespace host_retrieve {
@@ -109,11 +112,14 @@ void retrieve_head(const retrieve_layer<E>& layer, const bucket_scoring& by, con
   const std::int64_t begin = std::min<std::int64_t>(layer.zones.sink, end);
   const float scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(D));
 
+  const float* balance = layer.balances.empty() ? nullptr : layer.balances[item];
+  if (balance != nullptr) balance += layer.balance_at + head * D;
   for (std::int64_t g = 0; g < G; ++g) {
     float* const plain = part.plain + g * D;
     for (std::int64_t d = 0; d < D; ++d) plain[d] = to_float(*q.at(row, head * G + g, d));
-    std::copy_n(plain, D, part.rotated + g * D);
-    rotate(part.rotated + g * D, static_cast<std::size_t>(D), layer.sketch.seed);
+    float* const rotated = part.rotated + g * D;
+    for (std::int64_t d = 0; d < D; ++d) rotated[d] = balance != nullptr ? plain[d] / balance[d] : plain[d];
+    rotate(rotated, static_cast<std::size_t>(D), layer.sketch.seed);
   }
   const tensor_view<const float, 2> plain(static_cast<const float*>(part.plain), G, D),
       rotated(static_cast<const float*>(part.rotated), G, D);
