@@ -4,6 +4,7 @@
 # usage: bash examples/run.sh [option...]
 #        bash examples/run.sh --example <folder> [<document>]
 #   (nothing)      reads a long document, decodes through each cache type, prints a table, asks for a pass key
+#   --audit        what each layer loses by retrieving, and which layers should attend densely
 #   --prompt TEXT  generates text
 #   --help         lists all options
 #   --example      first_cache, own_policy, prefix_sharing or speculative_decoding; the last two read a document (default: README.md and
@@ -63,7 +64,7 @@ esac
 if has --help || has -h || has --replay || has --model; then exec "$loop" "$@"; fi
 
 if ! model=$(bash "$root/examples/model.sh" "$root/build/model"); then
-  if has --prompt || has --text || has --dump-trace || has --bench-prompt; then
+  if has --prompt || has --text || has --audit || has --dump-trace || has --bench-prompt; then
     echo "kvx: no model, and what was asked for needs one" >&2
     exit 1
   fi

@@ -1,6 +1,7 @@
 #pragma once
 // One sequence in a kvx cache whose type is chosen at run time: what lets one program compare many cache types.
 
+#include <kvx/attend/audit.hpp>
 #include <kvx/kvx.hpp>
 
 #include <chrono>
@@ -16,7 +17,9 @@ class any_cache {
 
   virtual void begin(std::int64_t tokens) = 0;
   virtual void append(int layer, const float* k, const float* v) = 0;                            // k (N, H, D)   v (N, H, D)
-  virtual void attend(int layer, const float* q, float* out, float* lse = nullptr) = 0;          // q, out (N, Q, D)   lse (N, Q)
+  virtual void observe(int layer, const float* q) = 0;                                           // q (N, Q, D), where nobody attends
+  virtual void attend(int layer, const float* q, float* out, float* lse = nullptr,               // q, out (N, Q, D)   lse (N, Q)
+                      kvx::attention_audit* audit = nullptr) = 0;
   virtual void commit() = 0;
 
   virtual std::int64_t length() const = 0;
@@ -39,9 +42,15 @@ class held_cache final : public any_cache {
 
   void begin(std::int64_t tokens) override { step_.emplace(cache_.begin(exec_, {{sequence_, tokens}})); }
   void append(int layer, const float* k, const float* v) override { cache_.append(exec_, *step_, layer, k, v); }
-  void attend(int layer, const float* q, float* out, float* lse) override {
+  void observe(int layer, const float* q) override {
+    if constexpr (requires { cache_.observe(exec_, *step_, layer, q); }) cache_.observe(exec_, *step_, layer, q);
+  }
+  void attend(int layer, const float* q, float* out, float* lse, kvx::attention_audit* audit) override {
     const auto start = std::chrono::steady_clock::now();
     how_.lse = lse;
+    [audit](auto& how) {
+      if constexpr (requires { how.audit = audit; }) how.audit = audit;
+    }(how_);
     cache_.attend(exec_, *step_, layer, q, out, how_);
     attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }

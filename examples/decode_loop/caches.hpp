@@ -30,6 +30,7 @@ struct cache_choice {
   std::string_view name;
   std::string_view what;
   bool by_default;                                                      // in the table without --all
+  bool retrieves;                                                       // attends to rows that it chooses
   std::function<std::unique_ptr<any_cache>(const kvx::host&, const cache_request&)> make;
 };
 

@@ -22,7 +22,10 @@ std::span<const float> forward(forward_pass& pass, any_cache& cache, std::span<c
 
 std::span<const float> run_prompt(forward_pass& pass, any_cache& cache, std::span<const token_id> ids, const prompt_options& options) {
   const layer_watch watch = [&](std::size_t layer, const layer_rows& rows) {
-    for (any_cache* copy : options.copies) copy->append(static_cast<int>(layer), rows.k.data(), rows.v.data());
+    for (any_cache* copy : options.copies) {
+      copy->append(static_cast<int>(layer), rows.k.data(), rows.v.data());
+      copy->observe(static_cast<int>(layer), rows.q.data());
+    }
     if (options.watch) options.watch(layer, rows);
   };
   std::span<const float> logits;

@@ -25,7 +25,7 @@ std::span<const float> forward(forward_pass& pass, any_cache& cache, std::span<c
 /// What else happens while a prompt runs.
 ///
 /// scored      logits wanted of the last so many tokens, all in the last chunk
-/// copies      caches that take the same rows, without attention
+/// copies      caches that take the same rows and see the same queries, without attention
 /// progress    progress(tokens done) after every chunk
 struct prompt_options {
   std::size_t scored = 1;

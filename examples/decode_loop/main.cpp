@@ -1,5 +1,6 @@
 // Reads a long document with a real model and decodes through kvx caches, or generates text, or records and replays traces.
 
+#include "audit.hpp"
 #include "caches.hpp"
 #include "comparison.hpp"
 #include "matrix.hpp"
@@ -30,7 +31,7 @@ std::vector<const cache_choice*> chosen(const options& o) {
   std::vector<const cache_choice*> choices;
   if (!o.cache.empty()) return {find_cache(o.cache)};
   for (const cache_choice& choice : all_caches()) {
-    if (choice.by_default || o.all) choices.push_back(&choice);
+    if ((choice.by_default || o.all) && (choice.retrieves || !o.audit)) choices.push_back(&choice);
   }
   return choices;
 }
@@ -54,14 +55,31 @@ void show(const table& result, const options& o) {
   if (!o.csv.empty()) result.write_csv(o.csv);
 }
 
-void run_comparison(const options& o, const kvx::host& exec, const loaded& llm) {
-  const auto wanted = static_cast<std::size_t>((o.context > 0 ? o.context : 4096) + o.scored + 1);
-  const auto document = read_document(o, llm.words);
-  const auto ids = first_tokens(document, wanted, llm.weights.shape);
-  const auto scored = static_cast<std::size_t>(o.scored);
-  if (ids.size() < scored + 2)
-    throw file_error(o.text + ": " + std::to_string(ids.size()) + " tokens are too few to score " + std::to_string(scored));
+/// The tokens of the context, of the --scored steps after it, and the one that the last of them predicts.
+std::vector<token_id> scored_tokens(const options& o, const loaded& llm, const std::vector<token_id>& document) {
+  const auto ids = first_tokens(document, static_cast<std::size_t>((o.context > 0 ? o.context : 4096) + o.scored + 1), llm.weights.shape);
+  if (ids.size() < static_cast<std::size_t>(o.scored) + 2)
+    throw file_error(o.text + ": " + std::to_string(ids.size()) + " tokens are too few to score " + std::to_string(o.scored));
+  return ids;
+}
 
+void run_audit(const options& o, const kvx::host& exec, const loaded& llm) {
+  auto ids = scored_tokens(o, llm, read_document(o, llm.words));
+  ids.pop_back();                                                       // predicted only
+  const std::size_t context = ids.size() - static_cast<std::size_t>(o.scored);
+  const auto shortest = kvx::dense_below({.sink = 4, .local = 256}, o.keep);
+  if (static_cast<std::int64_t>(context) < shortest)
+    throw file_error(o.text + ": --audit needs a context of " + std::to_string(shortest) + " tokens; shorter ones attend densely");
+  forward_pass pass(llm.weights, exec, chunk);
+  const auto audited = audit_layers(pass, exec, ids, context, chosen(o), o.keep);
+  show(audit_table(audited), o);
+  std::printf("\nOver %zu tokens after %zu, every layer retrieving.\n%s", ids.size() - context, context, audit_verdict(audited).c_str());
+}
+
+void run_comparison(const options& o, const kvx::host& exec, const loaded& llm) {
+  const auto document = read_document(o, llm.words);
+  const auto ids = scored_tokens(o, llm, document);
+  const auto scored = static_cast<std::size_t>(o.scored);
   forward_pass pass(llm.weights, exec, chunk);
   const auto choices = chosen(o);
   show(compare(pass, exec, ids, ids.size() - scored - 1, choices, o.keep), o);
@@ -175,6 +193,8 @@ int run(const options& o) {
     dump_trace(o, exec, llm);
   } else if (!o.prompt.empty()) {
     run_generation(o, exec, llm);
+  } else if (o.audit) {
+    run_audit(o, exec, llm);
   } else {
     run_comparison(o, exec, llm);
   }

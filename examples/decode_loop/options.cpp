@@ -17,6 +17,7 @@ Without --prompt: reads a long document once, decodes its next tokens through ea
   --context N          tokens of the document before the scored ones (default 4096)
   --scored N           tokens decoded through each cache (default 128)
   --all                every setting of every system, not one each
+  --audit              instead of the table: what each layer loses by retrieving, and which layers should be dense
 With --prompt TEXT: generates text token by token.
   --tokens N           at most so many new tokens (default 128)
   --context N          tokens that the cache holds (default 2048)
@@ -57,6 +58,7 @@ const option known[] = {
     {"--dump-trace", &options::dump_trace},
     {"--replay", &options::replay},
     {"--all", &options::all},
+    {"--audit", &options::audit},
     {"--bench-prompt", &options::bench_prompt},
     {"--dump-float", &options::dump_float},
     {"--dump-no-k0", &options::dump_no_k0},
@@ -110,6 +112,10 @@ options parse_options(int count, const char* const* arguments) {
   if (!o.prompt.empty() && !o.text.empty()) throw option_error("--prompt and --text exclude each other");
   if (!o.cache.empty() && find_cache(o.cache) == nullptr)
     throw option_error("--cache '" + o.cache + "' is no cache type; --help lists them");
+  if (o.audit && (!o.prompt.empty() || !o.replay.empty() || !o.dump_trace.empty() || o.bench_prompt))
+    throw option_error("--audit needs a document: it excludes --prompt, --replay, --dump-trace and --bench-prompt");
+  if (o.audit && !o.cache.empty() && !find_cache(o.cache)->retrieves)
+    throw option_error("--audit --cache '" + o.cache + "': this cache does not retrieve");
   if (o.model.empty() && o.replay.empty()) throw option_error("--model FILE is needed (or --replay FILE); examples/run.sh fetches a model");
   if (o.prompt.empty() && o.text.empty() && o.replay.empty() && !o.bench_prompt)
     throw option_error("--text FILE or --prompt TEXT is needed");
@@ -120,7 +126,7 @@ std::string help_text() {
   std::string text(usage);
   for (const cache_choice& choice : all_caches()) {
     const std::string_view mark = choice.by_default ? "* " : "  ";
-    text += "  " + std::string(mark) + std::string(choice.name) + std::string(choice.name.size() < 17 ? 17 - choice.name.size() : 1, ' ');
+    text += "  " + std::string(mark) + std::string(choice.name) + std::string(choice.name.size() < 20 ? 20 - choice.name.size() : 1, ' ');
     text += std::string(choice.what) + "\n";
   }
   return text;

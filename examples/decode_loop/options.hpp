@@ -21,6 +21,7 @@ struct options {
   std::string dump_trace;
   std::string replay;
   bool all = false;
+  bool audit = false;
   bool bench_prompt = false;
   bool dump_float = false;
   bool dump_no_k0 = false;

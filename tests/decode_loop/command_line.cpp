@@ -57,6 +57,10 @@ TEST_CASE("wrong options get one line that names them") {
   CHECK(refusal({"--prompt", ""}) == "--prompt '': the value is empty");
   CHECK(refusal({"--model", "m", "--prompt", "p", "--text", "t"}) == "--prompt and --text exclude each other");
   CHECK(refusal({"--model", "m", "--prompt", "p", "--cache", "none"}) == "--cache 'none' is no cache type; --help lists them");
+  CHECK(refusal({"--model", "m", "--text", "t", "--audit", "--bench-prompt"}).starts_with("--audit needs a document: it excludes"));
+  CHECK(refusal({"--replay", "r", "--audit"}).starts_with("--audit needs a document: it excludes"));
+  CHECK(refusal({"--model", "m", "--text", "t", "--audit", "--cache", "full"}) == "--audit --cache 'full': this cache does not retrieve");
+  CHECK(refusal({"--model", "m", "--text", "t", "--audit", "--cache", "paris_kv"}) == "accepted");
   CHECK(refusal({"--text", "t"}).starts_with("--model FILE is needed"));
   CHECK(refusal({"--model", "m"}) == "--text FILE or --prompt TEXT is needed");
 }
