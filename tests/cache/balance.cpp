@@ -136,6 +136,13 @@ TEST_CASE_TEMPLATE("pieces, cuts, refused tokens and dropped steps leave no trac
     CHECK(x.all(pieces) == expected);
   }
 
+  x.c.truncate(x.exec, pieces, 0);
+  x.learn(pieces, joined({ids.begin(), ids.begin() + 20}, tokens(700, 40)));
+  x.c.truncate(x.exec, pieces, 20);
+  x.learn(pieces, {ids.begin() + 20, ids.begin() + 50});
+  x.learn(pieces, {ids.begin() + 50, ids.end()});
+  CHECK(x.all(pieces) == expected);
+
   x.c.truncate(x.exec, pieces, 50);
   {
     step dropped = x.c.begin(x.exec, {{pieces, 90}});
@@ -175,6 +182,11 @@ TEST_CASE_TEMPLATE("forks from before the balance is fixed go their own ways, fo
   x.learn(b, {second.begin() + 56, second.end()});
   CHECK(x.all(b) == expected_second);
   CHECK(x.all(a) == expected_first);
+  const sequence early = x.c.fork(x.exec, a, 40);
+  x.learn(early, {second.begin() + 40, second.end()});
+  CHECK(x.all(early) == expected_second);
+  CHECK(x.all(a) == expected_first);
+  x.c.close(x.exec, early);
 
   // Both in one batch, from one shared start.
   const sequence d = x.c.fork(x.exec, late);
