@@ -42,9 +42,7 @@ class held_cache final : public any_cache {
 
   void begin(std::int64_t tokens) override { step_.emplace(cache_.begin(exec_, {{sequence_, tokens}})); }
   void append(int layer, const float* k, const float* v) override { cache_.append(exec_, *step_, layer, k, v); }
-  void observe(int layer, const float* q) override {
-    if constexpr (requires { cache_.observe(exec_, *step_, layer, q); }) cache_.observe(exec_, *step_, layer, q);
-  }
+  void observe(int layer, const float* q) override { cache_.observe(exec_, *step_, layer, q); }
   void attend(int layer, const float* q, float* out, float* lse, kvx::attention_audit* audit) override {
     const auto start = std::chrono::steady_clock::now();
     how_.lse = lse;

@@ -1,3 +1,5 @@
+// The dense cache types: every row, or a window of the latest ones.
+
 #include "cache_lines.hpp"
 
 #include <kvx/layout/contiguous.hpp>

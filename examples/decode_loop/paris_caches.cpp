@@ -1,3 +1,5 @@
+// ParisKV's cache types: our defaults, the paper's, and what lies between.
+
 #include "cache_lines.hpp"
 
 namespace decode_loop {
