@@ -136,12 +136,12 @@ TEST_CASE_TEMPLATE("pieces, cuts, refused tokens and dropped steps leave no trac
     CHECK(x.all(pieces) == expected);
   }
 
-  x.c.truncate(x.exec, pieces, 0);
-  x.learn(pieces, joined({ids.begin(), ids.begin() + 20}, tokens(700, 40)));
-  x.c.truncate(x.exec, pieces, 20);
-  x.learn(pieces, {ids.begin() + 20, ids.begin() + 50});
-  x.learn(pieces, {ids.begin() + 50, ids.end()});
-  CHECK(x.all(pieces) == expected);
+  const sequence cut_early = x.straight(joined({ids.begin(), ids.begin() + 20}, tokens(700, 40)));
+  x.c.truncate(x.exec, cut_early, 20);
+  x.learn(cut_early, {ids.begin() + 20, ids.begin() + 50});
+  x.learn(cut_early, {ids.begin() + 50, ids.end()});
+  CHECK(x.all(cut_early) == expected);
+  x.c.close(x.exec, cut_early);
 
   x.c.truncate(x.exec, pieces, 50);
   {

@@ -104,7 +104,7 @@ std::vector<std::uint64_t> columns_of(const Cache& c, sequence s, int layer) {
   const std::int64_t n = c.length(s);
   std::vector<std::uint64_t> all = {static_cast<std::uint64_t>(n)};
   const auto pages = c.pages(layer, s);
-  for (std::int64_t j = Cache::layout::zones.sink / P; j < edge(Cache::layout::zones, n, P) / P; ++j) {
+  for (std::int64_t j = Cache::zones.sink / P; j < edge(Cache::zones, n, P) / P; ++j) {
     for (int h = 0; h < c.geometry().kv_heads; ++h)
       std::memcpy(&all.emplace_back(), c.column(layer, 0).at(pages[static_cast<std::size_t>(j)], h), sizeof(all[0]));
   }
@@ -196,6 +196,31 @@ TEST_CASE_TEMPLATE("every call on rows in the caller's pages survives every fail
   CHECK(survive("close", look, [&] { c.close(exec, *fork); }) == 0);
   c.close(exec, a);
   CHECK(c.stats().pages_used == 0);
+}
+
+TEST_CASE("steps that learn, and those that fix a balance over shared pages, survive every failing allocation") {
+  using learning = spec<paged_of<bf16, 4>, sign_buckets<key_sketch{.bits = 1, .balance = 16}>, pass_through>;
+  const host exec = test::one_thread();
+  cache<host, learning> c(
+      exec, {}, {.layers = 1, .kv_heads = 2, .query_heads = 4, .max_tokens = 100, .max_sequences = 3, .kinds = {layer_kind::retrieve()}});
+  const sequence a = c.open(exec);
+  feed(c, exec, a, tokens(1, 14));
+  const sequence b = c.fork(exec, a);
+  std::optional<sequence> fork;
+  const auto look = [&] { return std::tuple(counts(c.stats()), snapshot(c, a), snapshot(c, b)); };
+  const std::vector<test::token> ids = tokens(50, 11);
+  for (const sequence s : {a, b}) {
+    std::optional<step> step;
+    CHECK(survive("begin", look, [&] { step = c.begin(exec, {{s, 11}}); }) > 5);
+    append_all(c, exec, *step, ids);
+    const auto q = test::rows_of<float>(ids, test::part::query, 0, 4, 5);
+    CHECK(survive("observe", look, [&] { c.observe(exec, *step, 0, q.data()); }) == 0);
+    CHECK(survive("commit", look, [&] { c.commit(exec, *step); }) > 0);
+    CHECK(survive("fork", look, [&] { fork = c.fork(exec, s); }) > 0);
+    c.close(exec, *fork);
+  }
+  CHECK(c.stats().balanced_sequences == 2);
+  CHECK(c.stats().rows_copied > 0);
 }
 
 TEST_CASE("a step that fails while it is begun gives everything back, shared pages too") {
