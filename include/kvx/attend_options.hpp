@@ -1,6 +1,7 @@
 #pragma once
 // How one call of attend computes.
 
+#include <kvx/attend/audit.hpp>
 #include <kvx/index/sign_buckets.hpp>
 
 #include <cstdint>
@@ -15,6 +16,7 @@ namespace kvx {
 /// scale       multiplies q.k; 0 means 1 / sqrt(D)
 /// soft_cap    c > 0 replaces a score s by c tanh(s / c), after scaling
 /// lse         optional, (N, Q): log of the sum of exp(score), in nats; -inf where nothing was seen
+/// audit       optional: a retrieving layer attends densely too, and what was missed is added here. It allocates, and costs a dense step
 struct attend_options {
   enum class route : std::uint8_t { by_length, dense, retrieve };
 
@@ -24,6 +26,7 @@ struct attend_options {
   float scale = 0;
   float soft_cap = 0;
   float* lse = nullptr;
+  attention_audit* audit = nullptr;
 };
 
 }  // namespace kvx

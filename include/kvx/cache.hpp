@@ -6,6 +6,7 @@
 #include <kvx/backend/host.hpp>
 #include <kvx/cache_plan.hpp>
 #include <kvx/cache_stats.hpp>
+#include <kvx/copy_pages.hpp>
 #include <kvx/core/math.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/encode_step.hpp>
@@ -172,7 +173,6 @@ class cache {
   const memory& at(int layer, call_site where) const;
   void check_step(const kvx::step& step, call_site where) const;
   void finish(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where);
-  void copy(const Backend& exec, std::span<const page_copy> copies);
   int retrieving_group() const;
   template <class T>
   void observe(const kvx::step& step, const memory& place, const tensor_view<T, 3>& q) const;
@@ -227,31 +227,13 @@ int cache<Backend, Spec>::retrieving_group() const {
 }
 
 template <class Backend, class Spec>
-void cache<Backend, Spec>::copy(const Backend& exec, std::span<const page_copy> copies) {
-  for (const page_copy& c : copies) {
-    for (const memory& layer : layers_) {
-      if (layer.group != c.group) continue;
-      const std::int64_t unit_pages = plan_.groups[static_cast<std::size_t>(c.group)].rules.unit_pages;
-      if constexpr (layout::owns_rows) {
-        copy_rows(exec, layer.rows, c.from * unit_pages, c.to * unit_pages, c.rows);
-        rows_copied_ += c.rows;
-      }
-      for (const column_array& column : layer.side) {
-        if (column.data != nullptr)
-          copy_blocks(exec, column, c.from * unit_pages, c.to * unit_pages, ceil_div(c.rows, layout::shape.tokens));
-      }
-    }
-  }
-}
-
-template <class Backend, class Spec>
 sequence cache<Backend, Spec>::fork(const Backend& exec, sequence s, std::int64_t tokens, call_site where) {
   std::vector<page_copy> copies;
   book_->find(s, where);
   learned_balance learned = balances_.cut_at(s.slot, tokens);
   const sequence result = book_->fork(s, tokens, layout::shares_pages, copies, where);
   balances_.assign(result.slot, std::move(learned));
-  copy(exec, copies);
+  rows_copied_ += copy_pages<layout>(exec, plan_, std::span<const memory>(layers_), copies);
   return result;
 }
 
@@ -274,24 +256,14 @@ kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advan
   if constexpr (!layout::owns_rows) {
     for (const memory& layer : layers_) require(layer.bound, "begin: bind the rows of every layer first", where);
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      batch_item item = step.items_[0][i];
-      require_range("size of an entry's page table", static_cast<std::int64_t>(batch[i].pages.size()),
-                    ceil_div(item.length, layout::shape.tokens), std::numeric_limits<std::int32_t>::max(), where);
-      item.pages = batch[i].pages.data();
-      for (const layer_group& group : plan_.groups) check_seen_pages(group.rules, item, where);
-      step.external_.push_back(item);
+      step.external_.push_back(external_item(step.items_[0][i], batch[i], layout::shape.tokens, where));
+      for (const layer_group& group : plan_.groups) check_seen_pages(group.rules, step.external_.back(), where);
     }
   }
   step.workers_ = worker_count(exec);
   std::int64_t scratch = 0;
   for (std::size_t g = 0; g < plan_.groups.size(); ++g)
-    scratch = std::max(scratch, attend_dense_scratch(exec, layers_[0].rows, step.rows(static_cast<int>(g)), geometry_.query_heads));
-  if constexpr (retrieves) {
-    std::int64_t longest = 0;
-    for (const batch_item& item : step.items_[0]) longest = std::max(longest, item.length);
-    scratch = std::max(scratch, attend_retrieved_scratch(exec, Spec::sketch, index::scoring, spec_.reranker, layout::shape,
-                                                         geometry_.kv_heads, geometry_.query_heads, step.tokens(), longest));
-  }
+    scratch = std::max(scratch, attend_layer_scratch(exec, spec_, layers_[0], step.rows(static_cast<int>(g)), geometry_.query_heads));
   if (scratch > scratch_.size()) scratch_ = allocate(exec, scratch);
   if (balances_.on()) {
     for (const reservation::part& p : step.entries()) {
@@ -299,7 +271,7 @@ kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advan
       step.balances_.push_back(balances_.diagonals(p.slot));
     }
   }
-  copy(exec, step.reserved_.copies);
+  rows_copied_ += copy_pages<layout>(exec, plan_, std::span<const memory>(layers_), step.reserved_.copies);
   return step;
 }
 

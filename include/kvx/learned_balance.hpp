@@ -115,7 +115,7 @@ class balance_book {
   learned_balance cut_at(std::uint32_t slot, std::int64_t n) const {
     if (!on()) return {};
     const learned_balance& from = slots_[slot];
-    const auto kept = from.samples.begin() + std::min(std::ssize(from.samples), rules_.samples(n));
+    const auto kept = from.samples.begin() + std::clamp<std::int64_t>(rules_.samples(n), 0, std::ssize(from.samples));
     return {{from.samples.begin(), kept}, n >= rules_.tokens ? from.balance : nullptr};
   }
   void assign(std::uint32_t slot, learned_balance&& learned) noexcept {

@@ -1,15 +1,18 @@
 #pragma once
 // The external layout: rows stay in pages that the caller owns and writes; the cache keeps lengths, columns and the index.
 
+#include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/layout/batch_item.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/page_table.hpp>
 #include <kvx/layout/row_view.hpp>
+#include <kvx/layout/sequence_book.hpp>
 #include <kvx/layout/zones.hpp>
 
 #include <cstdint>
+#include <limits>
 
 namespace kvx {
 
@@ -51,6 +54,14 @@ void check_rows(const row_view<E>& rows, page_shape shape, int heads, call_site 
   };
   require(distinct(rows.key, shape.key_dim), "bind: a stride of the keys is less than key_dim: rows would overlap", where);
   require(distinct(rows.value, shape.value_dim), "bind: a stride of the values is less than value_dim: rows would overlap", where);
+}
+
+/// An entry under the page ids of the caller's table; a usage_error where the table is too short.
+inline batch_item external_item(batch_item item, const advance& entry, std::int64_t page_tokens, call_site where) {
+  require_range("size of an entry's page table", static_cast<std::int64_t>(entry.pages.size()), ceil_div(item.length, page_tokens),
+                std::numeric_limits<std::int32_t>::max(), where);
+  item.pages = entry.pages.data();
+  return item;
 }
 
 /// Throws a usage_error where the caller's table has no page for rows that the new tokens of an item see in a group of layers.
