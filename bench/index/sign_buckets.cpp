@@ -38,7 +38,7 @@ struct layer_columns {
     std::mt19937_64 random(1);
     std::normal_distribution<float> normal;
     for (int c = 0; c <= column_means; ++c) {
-      columns[static_cast<std::size_t>(c)] = {next, bytes[c] / (pages * heads), heads};
+      columns[static_cast<std::size_t>(c)] = {next, bytes[c] / (pages * heads), heads, bytes[c] / heads};
       for (std::int64_t i = 0; i < bytes[c]; i += 8) {
         std::uint64_t x = random();
         if (c == column_norms) {

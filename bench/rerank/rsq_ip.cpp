@@ -55,7 +55,7 @@ class step {
     const auto columns = sketch_columns(sketch, shape);
     for (std::size_t c = 0; c < columns.size(); ++c) {
       memory_[c] = memory_block(lazy_pages(), columns[c].pitch() * heads * pages);
-      columns_[c] = {memory_[c].data(), columns[c].pitch(), heads};
+      columns_[c] = {memory_[c].data(), columns[c].pitch(), heads, columns[c].pitch() * pages};
     }
     std::vector<std::int64_t> all;
     for (std::int64_t p = 0; p < pages; ++p) all.push_back(p);

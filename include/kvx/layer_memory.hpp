@@ -55,7 +55,7 @@ auto place_layers(const geometry& g, const cache_plan& plan, const std::array<co
     layer.ordinal = retrieving++;
     for (std::size_t c = 0; c < Columns; ++c) {
       if (columns[c].block_bytes == 0) continue;
-      layer.side[c] = {first, columns[c].pitch(), g.kv_heads};
+      layer.side[c] = {first, columns[c].pitch(), g.kv_heads, pages * columns[c].pitch()};
       first += pages * g.kv_heads * columns[c].pitch();
     }
   }

@@ -28,7 +28,7 @@ class bucket_columns {
       column block;
       block.block_bytes = block_bytes(sketch, page, static_cast<sketch_column>(c));
       bytes_[c].resize(static_cast<std::size_t>(block.pitch() * heads * (count + 3)), std::byte{0xff});  // bf16 and bytes: NaN, and poison
-      columns_[static_cast<std::size_t>(c)] = {bytes_[c].data(), block.pitch(), heads};
+      columns_[static_cast<std::size_t>(c)] = {bytes_[c].data(), block.pitch(), heads, (count + 3) * block.pitch()};
     }
   }
 

@@ -50,7 +50,7 @@ std::int64_t poison_free(const Cache& cache, int layer, std::int64_t pages, std:
     poison_page(rows, page, live[static_cast<std::size_t>(page)]);
     if (!columns || encoded[static_cast<std::size_t>(page)]) continue;
     const column_array side = cache.column(layer, 0);
-    std::memset(side.at(page, 0), 0xff, static_cast<std::size_t>(rows.heads * side.pitch));
+    for (int h = 0; h < rows.heads; ++h) std::memset(side.at(page, h), 0xff, static_cast<std::size_t>(side.pitch));
   }
   return pages - std::count(live.begin(), live.end(), 0);
 }

@@ -43,7 +43,7 @@ class random_codes {
           std::memcpy(memory_[c].data() + i, &bits, 2);
         }
       }
-      view_.columns[c] = {memory_[c].data(), pitch, heads};
+      view_.columns[c] = {memory_[c].data(), pitch, heads, pages * pitch};
     }
     view_.rows.heads = heads;
     view_.rows.page_tokens = page_tokens;

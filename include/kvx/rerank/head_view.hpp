@@ -29,10 +29,13 @@ struct head_view {
 /// plain       q (G, D), as the rows want them
 /// rotated     q~ (G, D) = rotate(q / balance), as the codes want them; may be null where no code is read
 /// scale       multiplies q.k; 0 means 1 / sqrt(D)
+/// page_dots   (pages from first_page on, G) what a scan for these queries left of the page means (bucket_query); null: computed anew
 struct group_queries {
   tensor_view<const float, 2> plain;
   tensor_view<const float, 2> rotated;
   float scale = 0;
+  const float* page_dots = nullptr;
+  std::int64_t first_page = 0;
 };
 
 /// Most heads of a group.

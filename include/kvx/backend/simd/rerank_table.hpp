@@ -10,6 +10,7 @@ namespace kvx::simd {
 
 /// Coordinates that the code kernels take at once. Integer queries are zero from D up to a multiple of it.
 inline constexpr int code_chunk = 64;
+inline constexpr int most_chunks = 576 / code_chunk;
 
 /// Keys of one call of code_sums at most; rows of its sums are this long.
 inline constexpr int code_block = 32;
@@ -17,12 +18,15 @@ inline constexpr int code_block = 32;
 /// How the keys of one (sequence, KV head) are coded; see key_sketch.hpp.
 ///
 /// subspace         coordinates that share a weight: 4, 8, 16; 0: the whole key
+/// magnitude_bytes, weights    of one key
 /// sign_pitch       bytes from one plane byte of a key's signs to the next
 /// levels           (128) what each magnitude index stands for, 0..127, those that do not exist 0
 /// last_levels      (128) the same for the coordinates from `last` on; last = dim where there are none
 struct code_format {
   int dim = 0;
   int subspace = 0;
+  std::int64_t magnitude_bytes = 0;
+  std::int64_t weights = 0;
   std::int64_t sign_pitch = 0;
   const std::uint8_t* levels = nullptr;
   const std::uint8_t* last_levels = nullptr;
@@ -42,9 +46,10 @@ inline constexpr int code_lanes_wide = 16;
 
 /// sums[g][t] = sum over the quads u of four coordinates of w_t,u (v_t,u . q_g,u), v the signed levels of key t, in integers
 /// within a quad, in float lanes (code_lanes_wide) over quads; with one weight a key in integers over the whole key, then times w.
-/// q (count rounded up to 1, 2 or a multiple of 4; pitch), pitch a multiple of 64; sums (the same count, 32).
+/// q (count rounded up to 1, 2 or a multiple of 4; pitch), pitch a multiple of 64; sums (the same count, 32). While key t is computed,
+/// next[t] is asked for.
 using code_function = void (*)(const code_format& format, const std::int8_t* q, std::int64_t pitch, int count, const code_address* keys,
-                               int n, float* sums);
+                               int n, const code_address* next, int next_n, float* sums);
 
 /// Kernels of the rerank stage. Every one gives the same bits in every instruction set.
 struct rerank_table {

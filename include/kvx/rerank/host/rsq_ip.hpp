@@ -38,27 +38,31 @@ struct kernels_used {
   const simd::scan_table& page;
 };
 
-/// The queries of a group as the kernels take them; they lie in scratch.
+/// The queries of a group as the kernels take them.
 struct prepared {
-  std::int8_t* whole = nullptr;  // (padded heads, whole_pitch), zero in its padding
-  float* plain = nullptr;        // (G, page_pitch): q as the page dots want it
-  float* units = nullptr;        // (G) nats for one unit of a code's sum
-  double* page_units = nullptr;  // (G) nats for one unit of a page dot, 24 significant bits
+  std::int8_t* whole;  // (padded heads, whole_pitch), zero in its padding
+  float* plain;        // (G, page_pitch): q as the page dots want it
+  float* units;        // (G) nats for one unit of a code's sum
+  double* page_units;  // (G) nats for one unit of a page dot, 24 significant bits
+
+  prepared(scratch_parts& s, std::int64_t heads, std::int64_t dim)
+      : whole(s.take<std::int8_t>(padded_heads(heads) * whole_pitch(dim))),
+        plain(s.take<float>(heads * page_pitch(dim))),
+        units(s.take<float>(heads)),
+        page_units(s.take<double>(heads)) {}
 };
 
-constexpr std::int64_t prepared_bytes(std::int64_t heads, std::int64_t dim) {
-  return heads * static_cast<std::int64_t>(sizeof(double)) + heads * (page_pitch(dim) + 1) * static_cast<std::int64_t>(sizeof(float)) +
-         padded_heads(heads) * whole_pitch(dim);
+inline std::int64_t prepared_bytes(std::int64_t heads, std::int64_t dim) {
+  scratch_parts s;
+  prepared(s, heads, dim);
+  return s.used;
 }
 
 inline prepared prepare(const group_queries& queries, float scale, float level_unit, bool centre, std::byte* at) {
   const std::int64_t G = queries.rotated.extents[0], D = queries.rotated.extents[1];
   const std::int64_t wp = whole_pitch(D), pp = page_pitch(D);
-  prepared p;
-  p.page_units = reinterpret_cast<double*>(at);
-  p.plain = reinterpret_cast<float*>(p.page_units + G);
-  p.units = p.plain + G * pp;
-  p.whole = reinterpret_cast<std::int8_t*>(p.units + G);
+  scratch_parts memory{at};
+  const prepared p(memory, G, D);
   std::fill_n(p.whole, padded_heads(G) * wp, std::int8_t{0});
   for (std::int64_t g = 0; g < G; ++g) {
     const query_scale s = scale_of(queries.rotated.at(g, 0), queries.rotated.strides[1], static_cast<int>(D));
@@ -72,19 +76,17 @@ inline prepared prepare(const group_queries& queries, float scale, float level_u
   return p;
 }
 
-/// Finds the codes of tokens, one page after the other, and asks for them before they are needed.
+/// Finds the codes of tokens, one page after the other.
 class code_finder {
  public:
   template <class E>
-  code_finder(const head_view<E>& from, const key_sketch& s)
+  code_finder(const head_view<E>& from, const simd::code_format& format)
       : columns_(from.columns),
         pages_(from.pages),
         head_(from.head),
         page_shift_(std::countr_zero(static_cast<unsigned>(from.rows.page_tokens))),
-        plane_(plane_bytes(from.rows.key_dim)),
-        magnitudes_(std::int64_t{s.bits - 1} * plane_),
-        weights_(weights_per_key(s, from.rows.key_dim)),
-        mean_bytes_(s.centre ? std::int64_t{2} * from.rows.key_dim : 0) {}
+        magnitudes_(format.magnitude_bytes),
+        weights_(format.weights) {}
 
   /// The code of a token.
   simd::code_address find(std::int64_t token) {
@@ -92,39 +94,23 @@ class code_finder {
     if (page != page_) {
       page_ = page;
       code_ = code_of(columns_, pages_[page], head_);
-      for (std::int64_t j = 0; j < mean_bytes_; j += 64) __builtin_prefetch(reinterpret_cast<const std::byte*>(code_.means) + j);
     }
     const std::int64_t slot = token & ((std::int64_t{1} << page_shift_) - 1);
     return {code_.signs + slot, code_.magnitudes + slot * magnitudes_, code_.weights + slot * weights_};
   }
 
-  /// The mean of the page of the token found last; null where pages have none.
+  /// The page of the token found last, and its mean; null where pages have none.
+  std::int64_t page() const { return page_; }
   const bf16* means() const { return code_.means; }
-
-  /// Asks for all that the kernels read of a token: its signs where those of the token before do not lie in the same lines.
-  void prefetch(const simd::code_address& a) {
-    const auto line = reinterpret_cast<std::uintptr_t>(a.signs) / 64;
-    if (line != sign_line_) {
-      const std::int64_t pitch = std::int64_t{1} << page_shift_;
-      for (std::int64_t j = 0; j < plane_; ++j) __builtin_prefetch(a.signs + j * pitch);
-      sign_line_ = line;
-    }
-    for (std::int64_t j = 0; j < magnitudes_; j += 64) __builtin_prefetch(a.magnitudes + j);
-    __builtin_prefetch(a.magnitudes + magnitudes_ - 1);
-    for (std::int64_t j = 0; j < weights_; j += 32) __builtin_prefetch(a.weights + j);
-  }
 
  private:
   key_columns columns_;
   const std::int32_t* pages_;
   std::int64_t head_;
   int page_shift_;
-  std::int64_t plane_;
   std::int64_t magnitudes_;
   std::int64_t weights_;
-  std::int64_t mean_bytes_;
   std::int64_t page_ = -1;
-  std::uintptr_t sign_line_ = 0;
   page_code<false> code_;
 };
 
@@ -132,29 +118,30 @@ class code_finder {
 struct block {
   int n = 0;
   simd::code_address keys[simd::code_block];
+  std::int64_t pages[simd::code_block];
   const bf16* means[simd::code_block];
 };
 
 /// Logits of candidates [first, last) by the kernels of a given instruction set.
 template <int Bits, class E>
-void rerank_range(const kernels_used& kernels, const head_view<E>& from, const key_sketch& sketch, const simd::code_format& format,
+void rerank_range(const kernels_used& kernels, const head_view<E>& from, const group_queries& asked, const simd::code_format& format,
                   const prepared& queries, std::span<const std::int32_t> ids, std::int64_t first, std::int64_t last,
                   tensor_view<float, 2> logits) {
   const auto G = static_cast<int>(logits.extents[0]);
   const int D = format.dim;
   const simd::code_function code_sums = kernels.code.template code_sums<Bits - 1>();
-  code_finder finder(from, sketch);
+  code_finder finder(from, format);
   block blocks[2];
   block *now = &blocks[0], *next = &blocks[1];
   const auto fill = [&](block& b, std::int64_t begin) {
     b.n = static_cast<int>(std::clamp<std::int64_t>(last - begin, 0, simd::code_block));
     for (int t = 0; t < b.n; ++t) {
       b.keys[t] = finder.find(ids[static_cast<std::size_t>(begin + t)]);
+      b.pages[t] = finder.page();
       b.means[t] = finder.means();
-      finder.prefetch(b.keys[t]);
     }
   };
-  const bf16* mean = nullptr;
+  std::int64_t page = -1;
   float page_terms[most_rerank_heads] = {};                                                         // (G)
   float terms[most_rerank_heads][simd::code_block];                                                 // (G, code_block)
   float sums[most_rerank_heads * simd::code_block];                                                 // (padded heads, code_block)
@@ -162,14 +149,20 @@ void rerank_range(const kernels_used& kernels, const head_view<E>& from, const k
   for (std::int64_t begin = first; begin < last; begin += simd::code_block) {
     fill(*next, begin + simd::code_block);
     for (int t = 0; t < now->n; ++t) {
-      if (sketch.centre && now->means[t] != mean) {
-        mean = now->means[t];
-        kernels.page.page_dots(queries.plain, page_pitch(D), G, mean, D, page_terms);
-        for (int g = 0; g < G; ++g) page_terms[g] = static_cast<float>(queries.page_units[g] * static_cast<double>(page_terms[g]));
+      if (now->means[t] != nullptr && now->pages[t] != page) {
+        page = now->pages[t];
+        float computed[most_rerank_heads];                                                          // (G)
+        const float* dots = computed;
+        if (asked.page_dots != nullptr) {
+          dots = asked.page_dots + (page - asked.first_page) * G;
+        } else {
+          kernels.page.page_dots(queries.plain, page_pitch(D), G, now->means[t], D, computed);
+        }
+        for (int g = 0; g < G; ++g) page_terms[g] = static_cast<float>(queries.page_units[g] * static_cast<double>(dots[g]));
       }
       for (int g = 0; g < G; ++g) terms[g][t] = page_terms[g];
     }
-    code_sums(format, queries.whole, whole_pitch(D), static_cast<int>(padded_heads(G)), now->keys, now->n, sums);
+    code_sums(format, queries.whole, whole_pitch(D), static_cast<int>(padded_heads(G)), now->keys, now->n, next->keys, next->n, sums);
     for (int g = 0; g < G; ++g) kernels.code.logits(queries.units[g], sums + g * simd::code_block, terms[g], now->n, logits.at(g, begin));
     std::swap(now, next);
   }
@@ -188,12 +181,14 @@ void rerank(const kernels_used& kernels, const host& exec, const key_sketch& ske
   simd::code_format format;
   format.dim = static_cast<int>(D);
   format.subspace = sketch.weights == key_sketch::weighting::key ? 0 : sketch.subspace;
+  format.magnitude_bytes = std::int64_t{Bits - 1} * plane_bytes(format.dim);
+  format.weights = weights_per_key(sketch, format.dim);
   format.sign_pitch = from.rows.page_tokens;
   format.levels = levels.all.data();
   format.last_levels = levels.last.data();
   format.last = levels.last_from;
   for_each_task(exec, ceil_div(C, task_tokens), [&](std::int64_t task) {
-    rerank_range<Bits>(kernels, from, sketch, format, ready, ids, task * task_tokens, std::min(C, (task + 1) * task_tokens), logits);
+    rerank_range<Bits>(kernels, from, queries, format, ready, ids, task * task_tokens, std::min(C, (task + 1) * task_tokens), logits);
   });
 }
 
@@ -201,7 +196,7 @@ void rerank(const kernels_used& kernels, const host& exec, const key_sketch& ske
 
 /// Bytes of scratch that `rerank` needs for a group of G heads of D dims, however many candidates. A pure function of its arguments.
 template <int Bits>
-constexpr std::int64_t rerank_scratch(const host&, const rsq_ip<Bits>&, int key_dim, std::int64_t heads) {
+std::int64_t rerank_scratch(const host&, const rsq_ip<Bits>&, int key_dim, std::int64_t heads) {
   return 64 + host_rsq::prepared_bytes(heads, key_dim);
 }
 
