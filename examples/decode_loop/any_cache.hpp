@@ -46,9 +46,7 @@ class held_cache final : public any_cache {
   void attend(int layer, const float* q, float* out, float* lse, kvx::attention_audit* audit) override {
     const auto start = std::chrono::steady_clock::now();
     how_.lse = lse;
-    [audit](auto& how) {
-      if constexpr (requires { how.audit = audit; }) how.audit = audit;
-    }(how_);
+    how_.audit = audit;
     cache_.attend(exec_, *step_, layer, q, out, how_);
     attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
