@@ -5,6 +5,8 @@
 
 #include <kvx/core/fixed_point.hpp>
 #include <kvx/core/math.hpp>
+#include <kvx/core/quick_exp.hpp>
+#include <kvx/core/rounded.hpp>
 #include <kvx/index/host/group_rule.hpp>
 
 #include <doctest/doctest.h>
@@ -49,7 +51,7 @@ std::vector<float> reference(group_rule::kind rule, const logits& l, const std::
     for (std::int64_t t = 0; t < l.tokens; ++t) m = l.at(g, t) > m ? l.at(g, t) : m;
     std::int64_t sum = 0;
     for (std::int64_t t = 0; t < l.tokens; ++t) {
-      const float e = kvx::exp(l.at(g, t) - (m == -infinity ? 0 : m));
+      const float e = quick_exp(l.at(g, t) - (m == -infinity ? 0 : m));
       if (!is_nan(e)) sum += fixed_point(e);
     }
     largest.push_back(m);
@@ -57,20 +59,18 @@ std::vector<float> reference(group_rule::kind rule, const logits& l, const std::
   }
   for (std::int64_t t = 0; t < l.tokens; ++t) {
     double sum = 0;
-    float most = -infinity;
+    float weighted = 0, most = -infinity;
     for (std::int64_t g = 0; g < l.heads; ++g) {
       const auto i = static_cast<std::size_t>(g);
       const float x = l.at(g, t);
       if (rule == softmax_sum) {
-        sum += static_cast<double>(kvx::exp(x - (largest[i] == -infinity ? 0 : largest[i]))) * static_cast<double>(share[i]);
+        weighted += rounded_product(quick_exp(x - (largest[i] == -infinity ? 0 : largest[i])), share[i]);
       } else {
         sum += static_cast<double>(x);
       }
       most = is_nan(x) || is_nan(most) ? quiet_nan : x > most ? x : most;
     }
-    scores.push_back(rule == softmax_sum ? static_cast<float>(sum)
-                     : rule == mean      ? static_cast<float>(sum / static_cast<double>(l.heads))
-                                         : most);
+    scores.push_back(rule == softmax_sum ? weighted : rule == mean ? static_cast<float>(sum / static_cast<double>(l.heads)) : most);
   }
   return scores;
 }

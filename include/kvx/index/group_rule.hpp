@@ -47,7 +47,7 @@ KVX_HD constexpr float max_score(const float* logits, std::int64_t stride, int c
 ///
 /// what        exp(logit - Z) = exp(logit - max) share(...), so that no logit passes through exp twice
 /// max         of the head's candidates (NaN left out) and of its resident log-sum-exp
-/// sum         of fixed_point(exp(logit - max)) over the candidates, NaN left out
+/// sum         of fixed_point(quick_exp(logit - max)) over the candidates, NaN left out
 /// resident    log-sum-exp of the exact logits that are attended anyway; -inf for none, NaN counts as none
 /// returns     1 / (sum of the candidates' and residents' exponentials); 0 for a head that has neither
 KVX_HD constexpr float softmax_share(float max, std::int64_t sum, float resident) {

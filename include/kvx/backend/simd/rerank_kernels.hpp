@@ -26,7 +26,8 @@
 }
 
 /// Signs of keys, chunk after chunk, 0 beyond D: (n, chunks). While key t is read, next[t] is asked for.
-inline void gather_signs(const code_format& f, const code_address* keys, int n, const code_address* next, int next_n, std::uint64_t* signs) {
+inline void gather_signs(const code_format& f, const code_address* keys, int n, const code_address* next, int next_n,
+                         std::uint64_t* signs) {
   const std::int64_t pitch = f.sign_pitch;
   const int plane = (f.dim + 7) / 8;
   for (int t = 0; t < n; ++t) {
@@ -96,7 +97,8 @@ inline void code_sums_of(const code_format& f, const std::int8_t* q, std::int64_
     for (int g = 0; g < Q; ++g) total[g].clear();
     int d = 0;
     for (; d + code_chunk <= f.dim; d += code_chunk, ++signs) {
-      add_chunk<Bits, OneWeight, Q>(f, levels, q, pitch, d, *signs, key.magnitudes + d / 8, plane, key.weights + d / code_chunk * each, total);
+      add_chunk<Bits, OneWeight, Q>(f, levels, q, pitch, d, *signs, key.magnitudes + d / 8, plane, key.weights + d / code_chunk * each,
+                                    total);
     }
     if (d < f.dim) {
       const code_rest<Bits> rest(f, key, d);
@@ -145,36 +147,54 @@ inline float largest(const float* x, std::int64_t n) {
   return result;
 }
 
+/// quick_exp of every lane.
+[[gnu::always_inline]] inline lanes::f quick_exp_of(lanes::f x) {
+  using c = quick_exp_numbers;
+  const lanes::f z = lanes::max(x, lanes::set(c::lowest));                                          // `lowest` for NaN
+  const lanes::f n = lanes::round(encode_lanes::rounded(lanes::mul(z, lanes::set(c::log2_e))));
+  const lanes::f high = lanes::sub(z, lanes::mul(n, lanes::set(c::ln2_high)));                      // of a product that is exact
+  const lanes::f r = lanes::sub(high, encode_lanes::rounded(lanes::mul(n, lanes::set(c::ln2_low))));
+  lanes::f p = lanes::set(c::series[0]);
+#pragma GCC unroll 8
+  for (int i = 1; i < 7; ++i) p = lanes::add(encode_lanes::rounded(lanes::mul(p, r)), lanes::set(c::series[i]));
+  const lanes::f power = lanes::select(lanes::less(x, lanes::set(c::lowest)), lanes::set(0), lanes::scale(p, n));
+  return lanes::select(lanes::less(x, lanes::set(1)), power, x);                                    // NaN stays
+}
+
 inline std::int64_t exponentials(const float* x, std::int64_t n, float max, float* e) {
-  constexpr int step = double_lanes::width;
-  const float against = max < -3.402823466e+38f ? 0 : max;
+  const lanes::f against = lanes::set(max < -3.402823466e+38f ? 0 : max);
   typename double_lanes::count sum = double_lanes::none();
+  const auto count = [&](const float* p) {
+#pragma GCC unroll 4
+    for (int j = 0; j < lanes::width; j += double_lanes::width) sum = double_lanes::add_fixed_point(double_lanes::one_vector(p + j), sum);
+  };
   std::int64_t t = 0;
-  for (; t + step <= n; t += step) sum = double_lanes::exponentials(x + t, against, e + t, sum);
+  for (; t + lanes::width <= n; t += lanes::width) {
+    lanes::store(e + t, quick_exp_of(lanes::sub(lanes::load(x + t), against)));
+    count(e + t);
+  }
   if (t < n) {
-    float in[step], out[step];
-    for (int j = 0; j < step; ++j) in[j] = t + j < n ? x[t + j] : -__builtin_inff();
-    sum = double_lanes::exponentials(in, against, out, sum);
-    for (int j = 0; t + j < n; ++j) e[t + j] = out[j];
+    float rest[lanes::width];
+    for (int j = 0; j < lanes::width; ++j) rest[j] = t + j < n ? x[t + j] : -__builtin_inff();
+    lanes::store(rest, quick_exp_of(lanes::sub(lanes::load(rest), against)));
+    count(rest);
+    for (int j = 0; t + j < n; ++j) e[t + j] = rest[j];
   }
   return double_lanes::whole(sum);
 }
 
 inline void mix(const float* e, std::int64_t pitch, int count, const float* factors, std::int64_t n, float* scores) {
-  constexpr int step = double_lanes::width;
   std::int64_t t = 0;
-  for (; t + step <= n; t += step) {
-    double_lanes::d sum = double_lanes::set(0);
-    for (int g = 0; g < count; ++g) {
-      sum =
-          double_lanes::multiply_add(double_lanes::one_vector(e + g * pitch + t), double_lanes::set(static_cast<double>(factors[g])), sum);
-    }
-    double_lanes::narrow(sum, scores + t);
+  for (; t + lanes::width <= n; t += lanes::width) {
+    lanes::f sum = lanes::set(0);
+    for (int g = 0; g < count; ++g)
+      sum = lanes::add(sum, encode_lanes::rounded(lanes::mul(lanes::load(e + g * pitch + t), lanes::set(factors[g]))));
+    lanes::store(scores + t, sum);
   }
   for (; t < n; ++t) {
-    double sum = 0;
-    for (int g = 0; g < count; ++g) sum += static_cast<double>(e[g * pitch + t]) * static_cast<double>(factors[g]);
-    scores[t] = static_cast<float>(sum);
+    float sum = 0;
+    for (int g = 0; g < count; ++g) sum += rounded_product(e[g * pitch + t], factors[g]);
+    scores[t] = sum;
   }
 }
 

@@ -133,7 +133,7 @@ struct code_lanes {
   }
 };
 
-/// Vectors of four doubles; exp(x - max) as core/math.hpp computes it, and the sum of what it gives in fixed point.
+/// Vectors of four doubles.
 struct double_lanes {
   static constexpr int width = 4;
   using d = __m256d;
@@ -148,33 +148,10 @@ struct double_lanes {
     const __m128i x = _mm_add_epi64(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1));
     return _mm_cvtsi128_si64(x) + _mm_extract_epi64(x, 1);
   }
-  [[gnu::always_inline]] static inline __m128 step(__m128 p, d r, float c) {
-    return _mm256_cvtpd_ps(_mm256_fmadd_pd(_mm256_cvtps_pd(p), r, _mm256_set1_pd(c)));
-  }
-  [[gnu::always_inline]] static inline count exponentials(const float* from, float max, float* e, count sum) {
-    const __m128 x = _mm_sub_ps(_mm_loadu_ps(from), _mm_set1_ps(max));
-    const __m128 lowest = _mm_set1_ps(-104);
-    const d y = _mm256_cvtps_pd(_mm_max_ps(x, lowest));  // `lowest` for NaN
-    const __m128i n = _mm256_cvttpd_epi32(_mm256_fmadd_pd(y, set(static_cast<double>(0x1.715476p+0f)), set(-0.5)));
-    const d whole = _mm256_cvtepi32_pd(n);
-    const d reduced = _mm256_fnmadd_pd(whole, set(static_cast<double>(0x1.62e4p-1f)), y);
-    const d r = _mm256_cvtps_pd(_mm256_cvtpd_ps(_mm256_fnmadd_pd(whole, set(static_cast<double>(0x1.7f7d1cp-20f)), reduced)));
-    __m128 p = _mm_set1_ps(1.0f / 5040);
-    p = step(p, r, 1.0f / 720);
-    p = step(p, r, 1.0f / 120);
-    p = step(p, r, 1.0f / 24);
-    p = step(p, r, 1.0f / 6);
-    p = step(p, r, 0.5f);
-    p = step(p, r, 1.0f);
-    const __m256i exponent = _mm256_slli_epi64(_mm256_cvtepi32_epi64(_mm_add_epi32(n, _mm_set1_epi32(1023))), 52);
-    const d value = _mm256_mul_pd(_mm256_fmadd_pd(_mm256_cvtps_pd(p), r, set(1)), _mm256_castsi256_pd(exponent));
-    __m128 result = _mm_andnot_ps(_mm_cmplt_ps(x, lowest), _mm256_cvtpd_ps(value));
-    const __m128 ordered = _mm_cmpord_ps(x, x);
-    const __m128 counted = _mm_and_ps(ordered, result);
-    result = _mm_blendv_ps(x, result, ordered);
-    _mm_storeu_ps(e, result);
+  /// Adds fixed_point of numbers between 0 and 1; NaN adds nothing.
+  [[gnu::always_inline]] static inline count add_fixed_point(d x, count sum) {
     const d magic = set(0x1p14);
-    const __m256i fixed = _mm256_castpd_si256(_mm256_add_pd(_mm256_cvtps_pd(counted), magic));
+    const __m256i fixed = _mm256_castpd_si256(_mm256_add_pd(_mm256_max_pd(x, set(0)), magic));
     return _mm256_add_epi64(sum, _mm256_sub_epi64(fixed, _mm256_castpd_si256(magic)));
   }
 };

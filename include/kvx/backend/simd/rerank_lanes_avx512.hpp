@@ -107,7 +107,7 @@ struct code_lanes {
   }
 };
 
-/// Vectors of eight doubles; exp(x - max) as core/math.hpp computes it, and the sum of what it gives in fixed point.
+/// Vectors of eight doubles.
 struct double_lanes {
   static constexpr int width = 8;
   using d = __m512d;
@@ -125,33 +125,10 @@ struct double_lanes {
     const __m128i x = _mm_add_epi64(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
     return _mm_cvtsi128_si64(x) + _mm_extract_epi64(x, 1);
   }
-  [[gnu::always_inline]] static inline __m256 step(__m256 p, d r, float c) {
-    return to_floats(_mm512_fmadd_pd(to_doubles(p), r, _mm512_set1_pd(c)));
-  }
-  [[gnu::always_inline]] static inline count exponentials(const float* from, float max, float* e, count sum) {
-    const __m256 x = _mm256_sub_ps(_mm256_loadu_ps(from), _mm256_set1_ps(max));
-    const __m256 lowest = _mm256_set1_ps(-104);
-    const d y = to_doubles(_mm256_max_ps(x, lowest));  // `lowest` for NaN
-    const __m256i n = _mm512_maskz_cvttpd_epi32(0xff, _mm512_fmadd_pd(y, set(static_cast<double>(0x1.715476p+0f)), set(-0.5)));
-    const d whole = _mm512_maskz_cvtepi32_pd(0xff, n);
-    const d reduced = _mm512_fnmadd_pd(whole, set(static_cast<double>(0x1.62e4p-1f)), y);
-    const d r = to_doubles(to_floats(_mm512_fnmadd_pd(whole, set(static_cast<double>(0x1.7f7d1cp-20f)), reduced)));
-    __m256 p = _mm256_set1_ps(1.0f / 5040);
-    p = step(p, r, 1.0f / 720);
-    p = step(p, r, 1.0f / 120);
-    p = step(p, r, 1.0f / 24);
-    p = step(p, r, 1.0f / 6);
-    p = step(p, r, 0.5f);
-    p = step(p, r, 1.0f);
-    const __m512i exponent =
-        _mm512_maskz_slli_epi64(0xff, _mm512_maskz_cvtepi32_epi64(0xff, _mm256_add_epi32(n, _mm256_set1_epi32(1023))), 52);
-    const d value = _mm512_mul_pd(_mm512_fmadd_pd(to_doubles(p), r, set(1)), _mm512_castsi512_pd(exponent));
-    const __mmask8 ordered = _mm256_cmp_ps_mask(x, x, _CMP_ORD_Q);
-    const __mmask8 seen = _mm256_cmp_ps_mask(x, lowest, _CMP_GE_OQ);
-    const __m256 counted = _mm256_maskz_mov_ps(seen, to_floats(value));
-    _mm256_storeu_ps(e, _mm256_mask_mov_ps(x, ordered, counted));
+  /// Adds fixed_point of numbers between 0 and 1; NaN adds nothing.
+  [[gnu::always_inline]] static inline count add_fixed_point(d x, count sum) {
     const d magic = set(0x1p14);
-    const __m512i fixed = _mm512_castpd_si512(_mm512_add_pd(to_doubles(counted), magic));
+    const __m512i fixed = _mm512_castpd_si512(_mm512_add_pd(_mm512_maskz_max_pd(0xff, x, set(0)), magic));
     return _mm512_add_epi64(sum, _mm512_sub_epi64(fixed, _mm512_castpd_si512(magic)));
   }
 };

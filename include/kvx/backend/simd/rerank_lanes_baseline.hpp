@@ -5,6 +5,8 @@
 #include <kvx/core/element.hpp>
 #include <kvx/core/fixed_point.hpp>
 #include <kvx/core/math.hpp>
+#include <kvx/core/quick_exp.hpp>
+#include <kvx/core/rounded.hpp>
 
 #include <cstdint>
 
@@ -93,7 +95,7 @@ struct code_lanes {
   }
 };
 
-/// exp(x - max) and the sum of what it gives in fixed point.
+/// One double at a time.
 struct double_lanes {
   static constexpr int width = 1;
   using d = double;
@@ -105,10 +107,7 @@ struct double_lanes {
   static void narrow(d x, float* p) { *p = static_cast<float>(x); }
   static count none() { return 0; }
   static std::int64_t whole(count c) { return c; }
-  static count exponentials(const float* x, float max, float* e, count sum) {
-    *e = kvx::exp(*x - max);
-    return is_nan(*e) ? sum : sum + fixed_point(*e);
-  }
+  static count add_fixed_point(d x, count sum) { return x > 0 ? sum + fixed_point(static_cast<float>(x)) : sum; }
 };
 
 }  // namespace kvx::simd::baseline

@@ -61,10 +61,9 @@ struct rerank_table {
   void (*logits)(float unit, const float* sums, const float* terms, int n, float* out);
   /// The largest of n floats, NaN left out; -inf for none.
   float (*largest)(const float* x, std::int64_t n);
-  /// e[t] = exp(x[t] - max), the bits of kvx::exp, for a max that no x exceeds (+inf included); returns the sum of fixed_point(e[t]),
-  /// NaN left out.
+  /// e[t] = quick_exp(x[t] - max), for a max that no x exceeds (+inf included); returns the sum of fixed_point(e[t]), NaN left out.
   std::int64_t (*exponentials)(const float* x, std::int64_t n, float max, float* e);
-  /// scores[t] = sum_g e[g][t] factors[g], in double, ascending in g, rounded once. e (count, pitch).
+  /// scores[t] = sum_g e[g][t] factors[g], ascending in g, products and sums floats rounded by themselves. e (count, pitch).
   void (*mix)(const float* e, std::int64_t pitch, int count, const float* factors, std::int64_t n, float* scores);
 };
 
