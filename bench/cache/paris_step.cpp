@@ -43,7 +43,7 @@ using cache_type = cache<host, composition>;
 /// What one KV head of the staged step works with.
 struct head_state {
   std::vector<std::int32_t> ids, kept;
-  std::vector<float> rotated, logits, scores, sums;
+  std::vector<float> rotated, page_dots, logits, scores, sums;
   std::vector<softmax_state> states = std::vector<softmax_state>(group);
   std::vector<float> lse = std::vector<float>(group);
   memory_block scratch;
@@ -65,6 +65,7 @@ class decoding {
     const host one{.threads = 1};
     for (head_state& h : heads_) {
       h.sums.resize(group * dim);
+      h.page_dots.resize(static_cast<std::size_t>(tokens_ / shape.tokens + 1) * group);
       h.logits.resize(static_cast<std::size_t>(tokens_) * group);
       h.scores.resize(static_cast<std::size_t>(tokens_));
       h.ids.resize(static_cast<std::size_t>(tokens_));
@@ -167,9 +168,9 @@ class decoding {
     const std::int64_t wanted = candidate_count({.fraction = fraction, .per_kept = 0}, {}, end - begin, keep);
     scratch_parts memory{scratch};
     const search_parts part(memory, composition::sketch, {}, layout::shape, group, tokens_);
-    const bucket_query query =
-        prepare_sign_sums(one, composition::sketch, bucket_scoring::query::head_aware, z, {rotated, plain, s.lse.data(), scale},
-                          {part.query, static_cast<std::size_t>(part.query_bytes)});
+    bucket_query query = prepare_sign_sums(one, composition::sketch, bucket_scoring::query::head_aware, z,
+                                           {rotated, plain, s.lse.data(), scale}, {part.query, static_cast<std::size_t>(part.query_bytes)});
+    query.page_dots = s.page_dots.data();
     done();
     const std::int64_t first = z.first_page();
     const std::span bytes(part.scores, static_cast<std::size_t>((z.last_page() - first) * layout::shape.tokens));
@@ -182,7 +183,8 @@ class decoding {
 
     const std::span<const std::int32_t> ids(s.ids.data(), static_cast<std::size_t>(found));
     const tensor_view<float, 2> logits(s.logits.data(), group, found);
-    rerank(one, rsq_ip<4>{}, composition::sketch, head_view<bf16>{rows, columns, pages, h}, {plain, rotated, scale}, ids, logits, stage);
+    rerank(one, rsq_ip<4>{}, composition::sketch, head_view<bf16>{rows, columns, pages, h},
+           {plain, rotated, scale, s.page_dots.data(), first}, ids, logits, stage);
     done();
     const std::span scores(s.scores.data(), ids.size());
     group_scores(one, {}, read_only(logits), s.lse, scores, stage);

@@ -5,6 +5,7 @@
 #include "../support/random_codes.hpp"
 #include "../support/thread_pool.hpp"
 
+#include <kvx/index/host/sign_buckets.hpp>
 #include <kvx/rerank/host/rsq_ip.hpp>
 
 #include <doctest/doctest.h>
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -197,6 +199,36 @@ TEST_CASE("whole numbers lose little: against levels, weights and queries in dou
     }
     CHECK(std::sqrt(error / energy) < .012);  // a query in whole numbers up to 127 alone loses .006 to .008
     CHECK(std::sqrt(error / energy) > .001);
+  }
+}
+
+TEST_CASE("page dots that a search leaves give the bits of those that are computed anew") {
+  for (const int group : {1, 3, 4, 7}) {
+    const random_codes codes({}, 80, 32, 2, 300, 5);
+    const queries q(group, 80, 8);
+    const head_view<float> from = codes.head(1);
+    const bucket_zone zone{{32, 80, 80}, from.columns, 1, from.pages, 40, 290};
+    std::vector<float> dots(static_cast<std::size_t>((zone.last_page() - zone.first_page()) * group), 12345);
+    std::vector<std::int32_t> ids(50);
+    std::vector<std::byte> memory(static_cast<std::size_t>(search_bytes({}, {}, zone.page, group, 300)) + 64);
+    void* start = memory.data();
+    std::size_t space = memory.size();
+    const std::span scratch(static_cast<std::byte*>(std::align(64, 1, start, space)), memory.size() - 64);
+    REQUIRE(leaves_page_dots({}, {}));
+    group_queries asked = q.view(.1f);
+    search_buckets({.threads = 1}, {}, {}, zone, {asked.rotated, asked.plain, nullptr, asked.scale}, {}, 50, ids.data(), scratch,
+                   dots.data());
+    for (const instruction_set set : instruction_sets()) {
+      const auto expected = logits_of<4>({}, from, asked, ids, set);
+      group_queries with = asked;
+      with.page_dots = dots.data();
+      with.first_page = zone.first_page();
+      CHECK(same_bits(logits_of<4>({}, from, with, ids, set), expected));
+      auto others = dots;
+      for (float& x : others) x += 1;
+      with.page_dots = others.data();
+      CHECK(!same_bits(logits_of<4>({}, from, with, ids, set), expected));
+    }
   }
 }
 

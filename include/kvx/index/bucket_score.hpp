@@ -2,6 +2,7 @@
 // The integer arithmetic behind the byte that an index of sign buckets gives to a key, and the cut through a histogram of such bytes.
 
 #include <kvx/core/annotate.hpp>
+#include <kvx/core/word_of.hpp>
 
 #include <cstdint>
 
@@ -10,12 +11,6 @@ namespace kvx {
 /// Score of keys that are never proposed: those without a norm, and places outside the searched tokens. All others have 1..255.
 inline constexpr std::uint8_t no_score = 0;
 
-/// The nearest word, and the nearest for NaN: the smallest.
-KVX_HD constexpr std::int16_t word_of(double x) {
-  if (!(x > -32768)) return -32768;
-  if (x >= 32767) return 32767;
-  return static_cast<std::int16_t>(x < 0 ? x - 0.5 : x + 0.5);
-}
 KVX_HD constexpr std::int16_t saturated(std::int32_t x) { return static_cast<std::int16_t>(x > 32767 ? 32767 : x < -32768 ? -32768 : x); }
 
 /// x y / 2^15, rounded to nearest, halves up.

@@ -39,6 +39,11 @@ KVX_HD constexpr bool can_score(const key_sketch& s, const bucket_scoring& by) {
   return is_valid(s) && (by.score == bucket_scoring::rule::sign_sum || s.subspace <= 8);
 }
 
+/// A search leaves each head's dot with the page means behind, for a reranker that wants the same.
+KVX_HD constexpr bool leaves_page_dots(const key_sketch& s, const bucket_scoring& by) {
+  return s.centre && s.norms && by.score == bucket_scoring::rule::sign_sum && by.of == bucket_scoring::query::head_aware;
+}
+
 /// The policy: `Sketch` says how keys are coded, `By` how they are found.
 template <key_sketch Sketch = key_sketch{}, bucket_scoring By = bucket_scoring{}>
 struct sign_buckets {

@@ -60,6 +60,7 @@ struct parts {
   std::int32_t* chosen;   // (C)
   float* logits;          // (G, C)
   float* scores;          // (C)
+  float* page_dots;       // (pages, G)
   std::byte* stage;       // of one stage after the other
   std::int64_t stage_bytes;
 
@@ -74,6 +75,7 @@ struct parts {
     chosen = s.take<std::int32_t>(tokens);
     logits = s.take<float>(G * tokens);
     scores = s.take<float>(tokens);
+    page_dots = s.take<float>((ceil_div(tokens, std::int64_t{page.tokens}) + 1) * G);
     const host serial{.threads = 1};
     const row_view<const float> shape{{}, {}, 1, page.tokens, page.key_dim, page.value_dim};
     stage_bytes = std::max({search_bytes(sketch, by, page, static_cast<int>(G), tokens), attend_rows_scratch(serial, shape, G, tokens),
@@ -137,15 +139,16 @@ void retrieve_head(const retrieve_layer<E>& layer, const bucket_scoring& by, con
   if (wanted > 0 && options.keep > 0) {
     const std::int32_t* const column_pages = layer.columns_of[item].pages;
     const bucket_zone zone{page, layer.columns, head, column_pages, begin, end};
-    const std::int64_t found =
-        search_buckets(serial, layer.sketch, by, zone, {rotated, plain, part.lse, scale}, options.breadth, wanted, part.ids, stage);
+    const std::int64_t found = search_buckets(serial, layer.sketch, by, zone, {rotated, plain, part.lse, scale}, options.breadth, wanted,
+                                              part.ids, stage, part.page_dots);
     std::span<const std::int32_t> chosen(part.ids, static_cast<std::size_t>(found));
     if constexpr (!std::is_same_v<Reranker, pass_through>) {
-      if (found > options.keep) {
+      if (found > options.keep || !layer.sketch.norms) {  // a scan without norms proposes keys of NaN too: here they fall
         const bool reads_rows = std::is_same_v<Reranker, exact>;
         const head_view<E> from{layer.rows, layer.columns, reads_rows ? of.pages : column_pages, head};
         const tensor_view<float, 2> logits(part.logits, G, found);
-        rerank(serial, reranker, layer.sketch, from, {plain, rotated, scale}, chosen, logits, stage);
+        const float* const dots = leaves_page_dots(layer.sketch, by) ? part.page_dots : nullptr;
+        rerank(serial, reranker, layer.sketch, from, {plain, rotated, scale, dots, zone.first_page()}, chosen, logits, stage);
         const std::span scores(part.scores, chosen.size());
         group_scores(serial, reranker.rule, read_only(logits), {part.lse, static_cast<std::size_t>(G)}, scores, stage);
         const std::span positions(part.chosen, chosen.size());

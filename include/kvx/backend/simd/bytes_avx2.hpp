@@ -72,6 +72,17 @@ struct bytes {
   }
 };
 
+/// Four words from doubles.
+struct word_lanes {
+  [[gnu::always_inline]] static inline void four(const float* dots, const double* scales, const double* offsets, std::int16_t* words) {
+    const __m256d x = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(dots)), _mm256_loadu_pd(scales), _mm256_loadu_pd(offsets));
+    const __m256d inside = _mm256_min_pd(_mm256_max_pd(x, _mm256_set1_pd(-32768)), _mm256_set1_pd(32767));  // NaN gives the smallest
+    const __m256d half = _mm256_or_pd(_mm256_and_pd(inside, _mm256_set1_pd(-0.0)), _mm256_set1_pd(0.5));
+    const __m128i whole = _mm256_cvttpd_epi32(_mm256_add_pd(inside, half));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(words), _mm_packs_epi32(whole, whole));
+  }
+};
+
 /// Sixteen float lanes of the page dots.
 struct dot_lanes {
   __m256 low, high;
@@ -85,6 +96,18 @@ struct dot_lanes {
     const __m256i first = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(x));
     const __m256i second = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(x, 1));
     return {_mm256_castsi256_ps(_mm256_slli_epi32(first, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(second, 16))};
+  }
+  /// The sums of four, side by side.
+  [[gnu::always_inline]] static inline void sum4(const dot_lanes* x, float* sums) {
+    __m128 four[4];
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; ++g) {
+      const __m256 eight = _mm256_add_ps(x[g].low, x[g].high);
+      four[g] = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    }
+    const __m128 ab = _mm_add_ps(_mm_movelh_ps(four[0], four[1]), _mm_movehl_ps(four[1], four[0]));
+    const __m128 cd = _mm_add_ps(_mm_movelh_ps(four[2], four[3]), _mm_movehl_ps(four[3], four[2]));
+    _mm_storeu_ps(sums, _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xdd)));
   }
   [[gnu::always_inline]] inline float sum() const {
     const __m256 eight = _mm256_add_ps(low, high);

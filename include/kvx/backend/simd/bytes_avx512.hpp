@@ -63,6 +63,8 @@ struct bytes {
   }
 };
 
+using word_lanes = avx2::word_lanes;
+
 struct dot_lanes {
   __m512 all;
   [[gnu::always_inline]] inline void clear() { all = _mm512_setzero_ps(); }
@@ -72,6 +74,19 @@ struct dot_lanes {
   [[gnu::always_inline]] static inline dot_lanes load(const bf16* p) {
     const __m512i x = _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, x, 16))};
+  }
+  /// The sums of four, side by side.
+  [[gnu::always_inline]] static inline void sum4(const dot_lanes* x, float* sums) {
+    __m128 four[4];
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; ++g) {
+      const __m256 high = _mm512_maskz_extractf32x8_ps(0xff, x[g].all, 1);
+      const __m256 eight = _mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, x[g].all, 0), high);
+      four[g] = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    }
+    const __m128 ab = _mm_add_ps(_mm_movelh_ps(four[0], four[1]), _mm_movehl_ps(four[1], four[0]));
+    const __m128 cd = _mm_add_ps(_mm_movelh_ps(four[2], four[3]), _mm_movehl_ps(four[3], four[2]));
+    _mm_storeu_ps(sums, _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xdd)));
   }
   [[gnu::always_inline]] inline float sum() const {
     const __m256 high = _mm512_maskz_extractf32x8_ps(0xff, all, 1);

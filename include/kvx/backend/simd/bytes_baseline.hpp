@@ -2,6 +2,7 @@
 // Vectors of 64 bytes as plain loops, short to compile: every processor, no intrinsics.
 
 #include <kvx/core/element.hpp>
+#include <kvx/core/word_of.hpp>
 
 #include <cstdint>
 #include <cstring>
@@ -142,6 +143,13 @@ struct bytes {
   }
 };
 
+/// Four words from doubles.
+struct word_lanes {
+  static void four(const float* dots, const double* scales, const double* offsets, std::int16_t* words) {
+    for (int g = 0; g < 4; ++g) words[g] = word_of(scales[g] * static_cast<double>(dots[g]) + offsets[g]);
+  }
+};
+
 /// Sixteen float lanes of the page dots.
 struct dot_lanes {
   float x[16];
@@ -155,6 +163,9 @@ struct dot_lanes {
     dot_lanes r;
     for (int j = 0; j < 16; ++j) r.x[j] = to_float(p[j]);
     return r;
+  }
+  static void sum4(const dot_lanes* x, float* sums) {
+    for (int g = 0; g < 4; ++g) sums[g] = x[g].sum();
   }
   float sum() const {
     float s[8];

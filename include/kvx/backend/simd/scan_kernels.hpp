@@ -224,8 +224,12 @@ inline void page_dots_of(const float* q, std::int64_t pitch, const bf16* mean, i
 #pragma GCC unroll 4
     for (int g = 0; g < Q; ++g) sum[g].add_products(m, q + g * pitch + d);
   }
+  if constexpr (Q == 4) {
+    dot_lanes::sum4(sum, sums);
+  } else {
 #pragma GCC unroll 4
-  for (int g = 0; g < Q; ++g) sums[g] = sum[g].sum();
+    for (int g = 0; g < Q; ++g) sums[g] = sum[g].sum();
+  }
 }
 
 inline void page_dots(const float* q, std::int64_t pitch, int heads, const bf16* mean, int dim, float* sums) {
@@ -237,6 +241,13 @@ inline void page_dots(const float* q, std::int64_t pitch, int heads, const bf16*
       default: page_dots_of<at_most(4)>(q + g * pitch, pitch, mean, dim, sums + g);
     }
   }
+}
+
+/// Four at a time: signs of scores are random, and branches on them would be guessed wrongly half of the time.
+inline void page_words(const float* dots, const double* scales, const double* offsets, int heads, std::int16_t* words) {
+  int g = 0;
+  for (; g + 4 <= heads; g += 4) word_lanes::four(dots + g, scales + g, offsets + g, words + g);
+  for (; g < heads; ++g) words[g] = word_of(scales[g] * static_cast<double>(dots[g]) + offsets[g]);
 }
 
 inline std::int64_t count_above(const std::uint8_t* scores, std::int64_t n, int level) {
@@ -276,4 +287,4 @@ inline std::int64_t select(const std::uint8_t* scores, std::int64_t n, int level
   return end - out;
 }
 
-inline constexpr scan_table scan_functions = {sign_scores, vote_scores, page_dots, count_above, select};
+inline constexpr scan_table scan_functions = {sign_scores, vote_scores, page_dots, page_words, count_above, select};

@@ -91,6 +91,8 @@ struct scan_table {
   /// sums[g] = q_g . mean; q (heads, pitch) of 16 significant bits, 0 from dim up to a multiple of 16. Products are exact; term d is
   /// added to lane d % 16, ascending, and lanes j and j + 8, then j + 4, j + 2, j + 1 are added.
   void (*page_dots)(const float* q, std::int64_t pitch, int heads, const bf16* mean, int dim, float* sums);
+  /// words[g] = word_of(dots[g] scales[g] + offsets[g]) of bucket_score.hpp; the products are exact.
+  void (*page_words)(const float* dots, const double* scales, const double* offsets, int heads, std::int16_t* words);
   /// How many of n scores are above `level`.
   std::int64_t (*count_above)(const std::uint8_t* scores, std::int64_t n, int level);
   /// Writes first + t for every score above `level` and for the first `ties` scores equal to it, ascending; returns how many, and

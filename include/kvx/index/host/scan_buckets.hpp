@@ -51,21 +51,24 @@ struct bucket_query {
   std::int64_t page_pitch = 0;
   const double* page_scales = nullptr;   ///< (heads) words for one unit of a page dot, 24 significant bits: products are exact
   const double* head_offsets = nullptr;  ///< (heads) what the head adds, in words
+  float* page_dots = nullptr;            ///< (pages from first_page() on, heads), or null: where a scan leaves the page dots
 };
 
 /// Heads of a group at most.
 inline constexpr int most_group_heads = 256;
 
-/// What a page adds to each head's score, in words.
-inline void page_offsets(const simd::scan_table& kernels, const bucket_query& q, const std::byte* mean, std::int16_t* offsets) {
-  float dots[most_group_heads];
-  if (q.page_queries != nullptr) {
-    kernels.page_dots(q.page_queries, q.page_pitch, q.sums.heads, reinterpret_cast<const bf16*>(mean), q.dim, dots);
+/// What entry i of the page table adds to each head's score, in words.
+inline void page_offsets(const simd::scan_table& kernels, const bucket_query& q, const bucket_zone& z, std::int64_t i,
+                         std::int16_t* offsets) {
+  const int heads = q.sums.heads;
+  if (q.page_queries == nullptr) {
+    for (int g = 0; g < heads; ++g) offsets[g] = word_of(q.head_offsets[g]);
+    return;
   }
-  for (int g = 0; g < q.sums.heads; ++g) {
-    const double product = q.page_queries != nullptr ? q.page_scales[g] * static_cast<double>(dots[g]) : 0;
-    offsets[g] = word_of(product + q.head_offsets[g]);
-  }
+  float scratch[most_group_heads];
+  float* const dots = q.page_dots != nullptr ? q.page_dots + (i - z.first_page()) * heads : scratch;
+  kernels.page_dots(q.page_queries, q.page_pitch, heads, reinterpret_cast<const bf16*>(z.block(column_means, i)), q.dim, dots);
+  kernels.page_words(dots, q.page_scales, q.head_offsets, heads, offsets);
 }
 
 /// Pages from one that is scored to one that is asked for.
@@ -84,9 +87,7 @@ inline void score_page(const simd::scan_table& kernels, const bucket_query& q, c
                        reinterpret_cast<const std::uint8_t*>(next)};
   if (q.norms) page.norms = reinterpret_cast<const std::uint8_t*>(z.block(column_norms, i));
   std::int16_t offsets[most_group_heads];
-  if (q.score == bucket_scoring::rule::sign_sum) {
-    page_offsets(kernels, q, q.page_queries != nullptr ? z.block(column_means, i) : nullptr, offsets);
-  }
+  if (q.score == bucket_scoring::rule::sign_sum) page_offsets(kernels, q, z, i, offsets);
   // A page of less than a block is laid out as a block; what lies beyond its tokens is scored and dropped.
   std::uint8_t signs[plane_bytes(576) * simd::scan_block], norms[simd::scan_block] = {}, bytes[simd::scan_block];
   const bool small = tokens < simd::scan_block;

@@ -43,13 +43,14 @@ inline std::int64_t search_bytes(const key_sketch& sketch, const bucket_scoring&
 /// The candidates of one group in one zone.
 ///
 /// what        prepare, count (votes), scan, cut and select, on the caller's thread; each stage is a function of its own
-/// shapes      out: room for `count` ids; count: candidate_count()
+/// shapes      out: room for `count` ids; count: candidate_count(); page_dots (pages of the zone, G) or null: filled where
+///             leaves_page_dots()
 /// returns     how many were found: count, or fewer where keys have no score
 /// exactness   the same ids for every instruction set and compiler
 /// errors      usage_error as prepare_sign_sums and prepare_votes
 inline std::int64_t search_buckets(const host& exec, const key_sketch& sketch, const bucket_scoring& by, const bucket_zone& z,
                                    const bucket_queries& in, const search_breadth& breadth, std::int64_t count, std::int32_t* out,
-                                   std::span<std::byte> scratch, call_site where = call_site::here()) {
+                                   std::span<std::byte> scratch, float* page_dots = nullptr, call_site where = call_site::here()) {
   const std::int64_t tokens = std::max<std::int64_t>(z.end - z.begin, 0);
   const int group = static_cast<int>(in.rotated.extents[0]);
   require(static_cast<std::int64_t>(scratch.size()) >= search_bytes(sketch, by, z.page, group, tokens),
@@ -65,6 +66,7 @@ inline std::int64_t search_buckets(const host& exec, const key_sketch& sketch, c
     q = prepare_votes(exec, sketch, z.page.key_dim, in.rotated, part.counts, window_count(breadth, tokens), prepared, where);
   } else {
     q = prepare_sign_sums(exec, sketch, by.of, z, in, prepared, where);
+    if (leaves_page_dots(sketch, by)) q.page_dots = page_dots;
   }
   const std::span scores(part.scores, static_cast<std::size_t>((last - first) * z.page.tokens));
   scan_buckets(exec, q, z, first, last, scores, where);

@@ -103,13 +103,19 @@ inline std::pair<double, std::int64_t> fill_sign_tables(const float* q, int dim,
   std::int64_t total = 0;
   for (int p = 0; p < planes; ++p) {
     for (int half = 0; half < 2; ++half) {
-      for (int i = 0; i < 16; ++i) {
-        double sum = 0;
-        for (int j = 0; j < 4; ++j) {
-          const int d = 8 * p + 4 * half + j;
-          if (d < dim && (q[d] >= 0) == (i >> j & 1)) sum += std::fabs(static_cast<double>(q[d]));
+      double sums[16] = {};  // of the first coordinates, ascending: entry i has those whose sign is their bit of i
+      for (int j = 0, n = 1; j < 4; ++j, n *= 2) {
+        const int d = 8 * p + 4 * half + j;
+        const double size = d < dim ? std::fabs(static_cast<double>(q[d])) : 0;
+        const bool positive = d < dim && q[d] >= 0;
+        const double clear = positive ? 0 : size, set = positive ? size : 0;
+        for (int i = 0; i < n; ++i) {
+          sums[i + n] = sums[i] + set;
+          sums[i] += clear;
         }
-        const int entry = static_cast<int>(c * sum);
+      }
+      for (int i = 0; i < 16; ++i) {
+        const int entry = static_cast<int>(c * sums[i]);
         tables[p * pitch + 16 * half + i] = static_cast<std::uint8_t>(entry);
         total += entry;
       }
@@ -126,8 +132,9 @@ inline double fill_page_query(const float* q, int dim, float* out) {
   int exponent = 0;
   std::frexp(largest, &exponent);
   std::fill(out, out + sign_sum_parts::page_pitch(dim), 0.0f);
+  const double scale = std::ldexp(1.0, -exponent - 1);
   for (int d = 0; d < dim; ++d) {
-    const auto x = static_cast<float>(std::ldexp(static_cast<double>(q[d]), -exponent - 1));
+    const auto x = static_cast<float>(static_cast<double>(q[d]) * scale);
     const auto bits = __builtin_bit_cast(std::uint32_t, x);
     if (std::fabs(x) > 0x1p-40f) out[d] = __builtin_bit_cast(float, (bits + 0x7fu + (bits >> 8 & 1u)) & ~0xffu);
   }
@@ -214,6 +221,11 @@ inline bucket_query prepare_sign_sums(const host&, const key_sketch& sketch, buc
   scratch_parts memory{scratch.data()};
   const sign_sum_parts part(memory, dim, heads);
 
+  for_sampled_pages(z, [&](std::int64_t i, std::int64_t, std::int64_t) {
+    prefetch_block(z.block(column_signs, i), std::int64_t{planes} * z.page.tokens);
+    if (sketch.norms) prefetch_block(z.block(column_norms, i), z.page.tokens);
+    if (paged) prefetch_block(z.block(column_means, i), 2 * dim);
+  });
   const auto row = [&](const tensor_view<const float, 2>& view, int g, float* out) {
     for (int d = 0; d < dim; ++d) out[d] = *view.at(g, d);
   };
