@@ -16,8 +16,8 @@ namespace decode_loop {
 
 /// A layer that captures less of dense attention, or whose output is further from the dense one, should attend densely. Of the means over
 /// tokens and heads.
-constexpr double least_mass = .9;
-constexpr double most_error = .2;
+constexpr double least_mass = .8;
+constexpr double most_error = .15;
 constexpr bool should_be_dense(const kvx::attention_audit& layer) {
   return layer.mean_mass() < least_mass || layer.mean_error() > most_error;
 }
