@@ -19,6 +19,12 @@ static_assert(score_order(-0.0f) == score_order(0.0f) && score_order(-infinity) 
 static_assert(score_order(-2) < score_order(-1) && score_order(-0x1p-149f) < score_order(0) && score_order(0) < score_order(0x1p-149f) &&
               score_order(largest_float) < score_order(infinity));
 
+/// The score of an order that is not a NaN's.
+KVX_HD constexpr float score_of(std::uint32_t order) {
+  return __builtin_bit_cast(float, (order & 0x80000000u) != 0 ? order & 0x7fffffffu : ~order);
+}
+static_assert(score_of(score_order(1.5f)) == 1.5f && score_of(score_order(-3)) == -3 && score_of(score_order(infinity)) == infinity);
+
 /// Outcome of a selection.
 ///
 /// taken       positions written: the smaller of k and the number of scores that are not NaN

@@ -47,7 +47,7 @@ inline void gather_signs(const code_format& f, const code_address* keys, int n, 
   return subspace == 8 ? code_lanes::twice(w) : subspace == 4 ? code_lanes::once(w) : code_lanes::four_times(w);
 }
 
-/// What follows the last whole chunk of a code, as a chunk: zeros behind it.
+/// The last coordinates of a code as a chunk, zeros behind them.
 template <int Bits>
 struct code_rest {
   std::uint8_t magnitudes[8 * Bits] = {};
@@ -62,71 +62,75 @@ struct code_rest {
   }
 };
 
-/// What chunk d / 64 of a key adds to the sums of Q heads.   planes `plane` bytes apart
-template <int Bits, bool OneWeight, int Q>
-[[gnu::always_inline]] inline void add_chunk(const code_format& f, const code_lanes::table<Bits>& levels, const std::int8_t* q,
-                                             std::int64_t pitch, int d, std::uint64_t signs, const std::uint8_t* magnitudes,
-                                             std::int64_t plane, const half* weights, code_lanes::total<OneWeight>* total) {
+/// What a chunk of a key adds to the sums of Q heads.   q (Q, 64), planes `plane` bytes apart
+template <int Bits, bool OneWeight, int Q, bool Rest>
+[[gnu::always_inline]] inline void add_chunk(const code_format& f, const code_lanes::table<Bits>& levels, const std::int8_t* q, int d,
+                                             std::uint64_t signs, const std::uint8_t* magnitudes, std::int64_t plane, const half* weights,
+                                             code_lanes::total<OneWeight>* total) {
   std::uint64_t planes[Bits];
 #pragma GCC unroll 8
   for (int p = 0; p < Bits; ++p) planes[p] = eight_bytes(magnitudes + p * plane);
   code_lanes::chunk v = code_lanes::levels_of(levels, planes);                                      // v (64)
-  if (f.last < d + code_chunk && f.last < f.dim)
-    v = code_lanes::join(v, code_lanes::levels_of(code_lanes::table<Bits>(f.last_levels), planes), f.last - d);
+  if (Rest && f.last < f.dim) v = code_lanes::join(v, code_lanes::levels_of(code_lanes::table<Bits>(f.last_levels), planes), f.last - d);
   const code_lanes::signs s(signs);
   if constexpr (OneWeight) {
 #pragma GCC unroll 4
-    for (int g = 0; g < Q; ++g) total[g].add(code_lanes::quads(v, s, q + g * pitch + d));
+    for (int g = 0; g < Q; ++g) total[g].add(code_lanes::quads(v, s, q + g * code_chunk));
   } else {
     const code_lanes::floats w = quad_weights(f.subspace, weights);                                 // w (16 quads)
 #pragma GCC unroll 4
-    for (int g = 0; g < Q; ++g) total[g].add(code_lanes::quads(v, s, q + g * pitch + d), w);
+    for (int g = 0; g < Q; ++g) total[g].add(code_lanes::quads(v, s, q + g * code_chunk), w);
   }
 }
 
 template <int Bits, bool OneWeight, int Q>
-inline void code_sums_of(const code_format& f, const std::int8_t* q, std::int64_t pitch, const code_address* keys, int n,
-                         const std::uint64_t* signs, float* sums) {
+inline void code_sums_of(const code_format& f, const std::int8_t* q, const code_address* keys, int n, const std::uint64_t* signs,
+                         float* sums) {
   const code_lanes::table<Bits> levels(f.levels);
-  const std::int64_t plane = (f.dim + 7) / 8;
-  const int each = OneWeight ? 0 : code_chunk / f.subspace;
+  const std::int64_t plane = (f.dim + 7) / 8, whole = f.last / code_chunk;
+  const std::int64_t each = OneWeight ? 0 : code_chunk / f.subspace;
+  const int first = static_cast<int>(whole) * code_chunk;  // of a chunk that is laid out: it has an end, or levels of its own
   for (int t = 0; t < n; ++t) {
-    const code_address key = keys[t];
     typename code_lanes::total<OneWeight> total[Q];                                                 // total (Q, 16 lanes)
 #pragma GCC unroll 4
     for (int g = 0; g < Q; ++g) total[g].clear();
-    int d = 0;
-    for (; d + code_chunk <= f.dim; d += code_chunk, ++signs) {
-      add_chunk<Bits, OneWeight, Q>(f, levels, q, pitch, d, *signs, key.magnitudes + d / 8, plane, key.weights + d / code_chunk * each,
-                                    total);
+    const std::uint8_t* magnitudes = keys[t].magnitudes;
+    const half* weights = keys[t].weights;
+    const std::int8_t* query = q;
+    for (const std::uint8_t* const end = magnitudes + 8 * whole; magnitudes != end; magnitudes += 8) {
+      add_chunk<Bits, OneWeight, Q, false>(f, levels, query, 0, *signs++, magnitudes, plane, weights, total);
+      query += Q * code_chunk;
+      weights += each;
     }
-    if (d < f.dim) {
-      const code_rest<Bits> rest(f, key, d);
-      add_chunk<Bits, OneWeight, Q>(f, levels, q, pitch, d, *signs++, rest.magnitudes, 8, rest.weights, total);
+    if (first < f.dim) {
+      const code_rest<Bits> rest(f, keys[t], first);
+      add_chunk<Bits, OneWeight, Q, true>(f, levels, query, first, *signs++, rest.magnitudes, 8, rest.weights, total);
     }
     float out[4];
     code_lanes::reduce<OneWeight, Q>(total, out);
-    const float w = OneWeight ? code_lanes::one(key.weights) : 1;
+    const float w = OneWeight ? code_lanes::one(keys[t].weights) : 1;
 #pragma GCC unroll 4
     for (int g = 0; g < Q; ++g) sums[g * code_block + t] = OneWeight ? out[g] * w : out[g];
   }
 }
 
 template <int Bits, bool OneWeight>
-inline void code_sums_by_four(const code_format& f, const std::int8_t* q, std::int64_t pitch, int count, const code_address* keys, int n,
+inline void code_sums_by_four(const code_format& f, const std::int8_t* q, int count, const code_address* keys, int n,
                               const std::uint64_t* signs, float* sums) {
-  if (count == 1) return code_sums_of<Bits, OneWeight, 1>(f, q, pitch, keys, n, signs, sums);
-  if (count == 2) return code_sums_of<Bits, OneWeight, 2>(f, q, pitch, keys, n, signs, sums);
-  for (int g = 0; g < count; g += 4) code_sums_of<Bits, OneWeight, 4>(f, q + g * pitch, pitch, keys, n, signs, sums + g * code_block);
+  if (count == 1) return code_sums_of<Bits, OneWeight, 1>(f, q, keys, n, signs, sums);
+  if (count == 2) return code_sums_of<Bits, OneWeight, 2>(f, q, keys, n, signs, sums);
+  const std::int64_t chunks = (f.dim + code_chunk - 1) / code_chunk;
+  for (int g = 0; g < count; g += 4, q += 4 * code_chunk * chunks, sums += 4 * code_block)
+    code_sums_of<Bits, OneWeight, 4>(f, q, keys, n, signs, sums);
 }
 
 template <int Bits>
-inline void code_sums(const code_format& f, const std::int8_t* q, std::int64_t pitch, int count, const code_address* keys, int n,
-                      const code_address* next, int next_n, float* sums) {
+inline void code_sums(const code_format& f, const std::int8_t* q, int count, const code_address* keys, int n, const code_address* next,
+                      int next_n, float* sums) {
   std::uint64_t signs[code_block * most_chunks];                                                    // (n, chunks)
   gather_signs(f, keys, n, next, next_n, signs);
-  if (f.subspace == 0) return code_sums_by_four<Bits, true>(f, q, pitch, count, keys, n, signs, sums);
-  code_sums_by_four<Bits, false>(f, q, pitch, count, keys, n, signs, sums);
+  if (f.subspace == 0) return code_sums_by_four<Bits, true>(f, q, count, keys, n, signs, sums);
+  code_sums_by_four<Bits, false>(f, q, count, keys, n, signs, sums);
 }
 
 inline void logits(float unit, const float* sums, const float* terms, int n, float* out) {
@@ -198,4 +202,24 @@ inline void mix(const float* e, std::int64_t pitch, int count, const float* fact
   }
 }
 
-inline constexpr rerank_table rerank_functions = {lanes::set_name, logits, largest, exponentials, mix};
+inline std::int64_t count_at_least(const float* x, std::int64_t n, float level) {
+  std::int64_t count = 0, t = 0;
+  for (; t + lanes::width <= n; t += lanes::width) count += __builtin_popcount(float_bits::at_least(x + t, lanes::set(level)));
+  for (; t < n; ++t) count += x[t] >= level ? 1 : 0;
+  return count;
+}
+
+inline std::int64_t take_at_least(const float* x, std::int64_t n, float level, std::int32_t first, std::int32_t* out) {
+  std::int32_t* end = out;
+  std::int64_t t = 0;
+  for (; t + lanes::width <= n; t += lanes::width) {
+    const std::uint32_t bits = float_bits::at_least(x + t, lanes::set(level));
+    if (bits != 0) end = float_bits::write(bits, first + static_cast<std::int32_t>(t), end);
+  }
+  for (; t < n; ++t) {
+    if (x[t] >= level) *end++ = first + static_cast<std::int32_t>(t);
+  }
+  return end - out;
+}
+
+inline constexpr rerank_table rerank_functions = {lanes::set_name, logits, largest, exponentials, mix, count_at_least, take_at_least};

@@ -133,6 +133,19 @@ struct code_lanes {
   }
 };
 
+/// Comparisons of floats as bits.
+struct float_bits {
+  /// Bit j: x[j] >= level; not so for NaN.
+  [[gnu::always_inline]] static inline std::uint32_t at_least(const float* x, __m256 level) {
+    return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x), level, _CMP_GE_OQ)));
+  }
+  /// first + j for every bit j.
+  [[gnu::always_inline]] static inline std::int32_t* write(std::uint32_t bits, std::int32_t first, std::int32_t* out) {
+    for (; bits != 0; bits &= bits - 1) *out++ = first + __builtin_ctz(bits);
+    return out;
+  }
+};
+
 /// Vectors of four doubles.
 struct double_lanes {
   static constexpr int width = 4;

@@ -107,6 +107,20 @@ struct code_lanes {
   }
 };
 
+/// Comparisons of floats as bits.
+struct float_bits {
+  /// Bit j: x[j] >= level; not so for NaN.
+  [[gnu::always_inline]] static inline std::uint32_t at_least(const float* x, __m512 level) {
+    return _mm512_cmp_ps_mask(_mm512_loadu_ps(x), level, _CMP_GE_OQ);
+  }
+  /// first + j for every bit j; up to a vector is written.
+  [[gnu::always_inline]] static inline std::int32_t* write(std::uint32_t bits, std::int32_t first, std::int32_t* out) {
+    const __m512i ids = _mm512_add_epi32(_mm512_set1_epi32(first), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(static_cast<__mmask16>(bits), ids));
+    return out + __builtin_popcount(bits);
+  }
+};
+
 /// Vectors of eight doubles.
 struct double_lanes {
   static constexpr int width = 8;

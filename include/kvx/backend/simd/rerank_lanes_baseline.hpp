@@ -1,6 +1,7 @@
 #pragma once
 // What rerank_kernels.hpp computes with on every processor: plain loops.
 
+#include <kvx/backend/simd/lanes_baseline.hpp>
 #include <kvx/backend/simd/rerank_table.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/core/fixed_point.hpp>
@@ -92,6 +93,19 @@ struct code_lanes {
       for (int i = 0; i < 4; ++i) group[i] = (t[g].x[4 * i] + t[g].x[4 * i + 2]) + (t[g].x[4 * i + 1] + t[g].x[4 * i + 3]);
       out[g] = OneWeight ? static_cast<float>(t[g].whole) : (group[0] + group[2]) + (group[1] + group[3]);
     }
+  }
+};
+
+/// Comparisons of floats as bits.
+struct float_bits {
+  static std::uint32_t at_least(const float* x, lanes::f level) {
+    std::uint32_t bits = 0;
+    for (int j = 0; j < lanes::width; ++j) bits |= (x[j] >= level[j] ? 1u : 0u) << j;
+    return bits;
+  }
+  static std::int32_t* write(std::uint32_t bits, std::int32_t first, std::int32_t* out) {
+    for (; bits != 0; bits &= bits - 1) *out++ = first + __builtin_ctz(bits);
+    return out;
   }
 };
 

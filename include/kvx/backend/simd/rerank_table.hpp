@@ -46,10 +46,16 @@ inline constexpr int code_lanes_wide = 16;
 
 /// sums[g][t] = sum over the quads u of four coordinates of w_t,u (v_t,u . q_g,u), v the signed levels of key t, in integers
 /// within a quad, in float lanes (code_lanes_wide) over quads; with one weight a key in integers over the whole key, then times w.
-/// q (count rounded up to 1, 2 or a multiple of 4; pitch), pitch a multiple of 64; sums (the same count, 32). While key t is computed,
-/// next[t] is asked for.
-using code_function = void (*)(const code_format& format, const std::int8_t* q, std::int64_t pitch, int count, const code_address* keys,
-                               int n, const code_address* next, int next_n, float* sums);
+/// count is rounded up to 1, 2 or a multiple of 4; q for each 1, 2 or 4 of these heads [chunks][heads][64]; sums (count, 32). While key t
+/// is computed, next[t] is asked for.
+using code_function = void (*)(const code_format& format, const std::int8_t* q, int count, const code_address* keys, int n,
+                               const code_address* next, int next_n, float* sums);
+
+/// Where component d of head g of `count` lies in q.
+constexpr std::int64_t code_query_place(int count, int dim, int g, int d) {
+  const int heads = count < 4 ? count : 4, chunks = (dim + code_chunk - 1) / code_chunk;
+  return ((std::int64_t{g / heads} * chunks + d / code_chunk) * heads + g % heads) * code_chunk + d % code_chunk;
+}
 
 /// Kernels of the rerank stage. Every one gives the same bits in every instruction set.
 struct rerank_table {
@@ -65,6 +71,10 @@ struct rerank_table {
   std::int64_t (*exponentials)(const float* x, std::int64_t n, float max, float* e);
   /// scores[t] = sum_g e[g][t] factors[g], ascending in g, products and sums floats rounded by themselves. e (count, pitch).
   void (*mix)(const float* e, std::int64_t pitch, int count, const float* factors, std::int64_t n, float* scores);
+  /// How many of n floats are at least `level`; NaN is not.
+  std::int64_t (*count_at_least)(const float* x, std::int64_t n, float level);
+  /// Writes first + t for each of them, ascending, and returns how many; `out` has room for n.
+  std::int64_t (*take_at_least)(const float* x, std::int64_t n, float level, std::int32_t first, std::int32_t* out);
 };
 
 }  // namespace kvx::simd

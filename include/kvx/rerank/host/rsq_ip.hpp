@@ -40,7 +40,7 @@ struct kernels_used {
 
 /// The queries of a group as the kernels take them.
 struct prepared {
-  std::int8_t* whole;  // (padded heads, whole_pitch), zero in its padding
+  std::int8_t* whole;  // padded heads, in code_query_place; zero in its padding
   float* plain;        // (G, page_pitch): q as the page dots want it
   float* units;        // (G) nats for one unit of a code's sum
   double* page_units;  // (G) nats for one unit of a page dot, 24 significant bits
@@ -60,14 +60,17 @@ inline std::int64_t prepared_bytes(std::int64_t heads, std::int64_t dim) {
 
 inline prepared prepare(const group_queries& queries, float scale, float level_unit, bool centre, std::byte* at) {
   const std::int64_t G = queries.rotated.extents[0], D = queries.rotated.extents[1];
-  const std::int64_t wp = whole_pitch(D), pp = page_pitch(D);
+  const std::int64_t pp = page_pitch(D);
+  const auto count = static_cast<int>(padded_heads(G)), dim = static_cast<int>(D);
   scratch_parts memory{at};
   const prepared p(memory, G, D);
-  std::fill_n(p.whole, padded_heads(G) * wp, std::int8_t{0});
+  std::fill_n(p.whole, count * whole_pitch(D), std::int8_t{0});
   for (std::int64_t g = 0; g < G; ++g) {
     const query_scale s = scale_of(queries.rotated.at(g, 0), queries.rotated.strides[1], static_cast<int>(D));
     p.units[g] = scale * s.unit * level_unit;
-    for (std::int64_t d = 0; d < D; ++d) p.whole[g * wp + d] = whole_component(*queries.rotated.at(g, d), s.inverse);
+    for (int d = 0; d < dim; ++d) {
+      p.whole[simd::code_query_place(count, dim, static_cast<int>(g), d)] = whole_component(*queries.rotated.at(g, d), s.inverse);
+    }
     if (!centre) continue;
     float plain[576];
     for (std::int64_t d = 0; d < D; ++d) plain[d] = *queries.plain.at(g, d);
@@ -162,7 +165,7 @@ void rerank_range(const kernels_used& kernels, const head_view<E>& from, const g
       }
       for (int g = 0; g < G; ++g) terms[g][t] = page_terms[g];
     }
-    code_sums(format, queries.whole, whole_pitch(D), static_cast<int>(padded_heads(G)), now->keys, now->n, next->keys, next->n, sums);
+    code_sums(format, queries.whole, static_cast<int>(padded_heads(G)), now->keys, now->n, next->keys, next->n, sums);
     for (int g = 0; g < G; ++g) kernels.code.logits(queries.units[g], sums + g * simd::code_block, terms[g], now->n, logits.at(g, begin));
     std::swap(now, next);
   }
