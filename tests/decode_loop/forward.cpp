@@ -95,6 +95,19 @@ TEST_CASE("a watch sees q, k, v and k before RoPE; copies get the same rows") {
   CHECK(std::equal(expected.begin(), expected.end(), through_copy.begin()));
 }
 
+TEST_CASE("the columns of a retrieving cache count as bytes near the processor") {
+  const kvx::host exec{.threads = 1};
+  const model weights(gguf(test::tiny_model(), "tiny"));
+  forward_pass pass(weights, exec, 70);
+  auto request = request_for(weights.shape, 128, 70, 16);
+  request.dense_layers = 1;
+  const auto cache = find_cache("paris_kv")->make(exec, request);
+  forward(pass, *cache, some_ids(70));
+  constexpr std::int64_t pages = 2, codes = 64 * (8 + 1 + 2 + 24 + 16);  // signs, norms, means, magnitudes, weights at D 64
+  CHECK(cache->stats().column_bytes == pages * codes);                  // one layer of the two, one KV head
+  CHECK(cache->stats().near_bytes() == pages * (codes + 2 * 64 * 2 * 64 * 2));
+}
+
 TEST_CASE("tokens outside the vocabulary, empty and oversized passes are refused") {
   const kvx::host exec{.threads = 1};
   const model weights(gguf(test::tiny_model(), "tiny"));
