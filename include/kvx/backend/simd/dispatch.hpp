@@ -26,6 +26,7 @@
 // clang-format off
 namespace kvx::simd::baseline {
 #include <kvx/backend/simd/kernels.hpp>
+#include <kvx/backend/simd/code_kernels.hpp>
 #include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
@@ -44,6 +45,7 @@ namespace kvx::simd::baseline {
 #include <kvx/backend/simd/rerank_lanes_avx2.hpp>
 namespace kvx::simd::avx2 {
 #include <kvx/backend/simd/kernels.hpp>
+#include <kvx/backend/simd/code_kernels.hpp>
 #include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
@@ -66,6 +68,18 @@ namespace kvx::simd::avx512 {
 #include <kvx/backend/simd/rerank_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
 }  // namespace kvx::simd::avx512
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
+#endif
+#include <kvx/backend/simd/code_lanes_vnni.hpp>
+namespace kvx::simd::avx512_vnni {
+#include <kvx/backend/simd/code_kernels.hpp>
+}  // namespace kvx::simd::avx512_vnni
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
@@ -120,8 +134,8 @@ encode_function<E> encode_table::encode() const {
 template <int MagnitudeBits>
 code_function rerank_table::code_sums() const {
 #if defined(__x86_64__)
-  if (set == instruction_set::avx512) return avx512::code_sums<MagnitudeBits>;
-  if (set == instruction_set::avx2) return avx2::code_sums<MagnitudeBits>;
+  if (set == instruction_set::avx512 && has_byte_dot_products()) return avx512_vnni::code_sums<MagnitudeBits>;
+  if (set != instruction_set::baseline) return avx2::code_sums<MagnitudeBits>;
 #endif
   return baseline::code_sums<MagnitudeBits>;
 }

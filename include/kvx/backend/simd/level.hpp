@@ -48,6 +48,17 @@ inline instruction_set detect_instruction_set() {
 #endif
 }
 
+/// AVX-512 VNNI, which processors with AVX-512 have from 2019 on: byte dot products in one instruction. What has no form for the others of
+/// them takes that of AVX2.
+inline bool has_byte_dot_products() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512vnni") != 0;
+  return has;
+#else
+  return false;
+#endif
+}
+
 /// The choice for a processor and a request; no request is nullptr or empty.
 constexpr simd_choice choose_instruction_set(instruction_set detected, const char* request) {
   if (request == nullptr || *request == 0) return {detected, detected, false};

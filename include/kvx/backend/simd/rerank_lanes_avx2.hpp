@@ -22,14 +22,6 @@ struct code_lanes {
     return _mm256_cmpeq_epi8(_mm256_and_si256(x, bit), bit);
   }
 
-  /// 1 where a coordinate is positive, -1 where it is not: what _mm256_sign_epi8 takes.
-  struct signs {
-    __m256i low, high;
-    [[gnu::always_inline]] explicit inline signs(std::uint64_t positive)
-        : low(of(static_cast<std::uint32_t>(positive))), high(of(static_cast<std::uint32_t>(positive >> 32))) {}
-    [[gnu::always_inline]] static inline __m256i of(std::uint32_t bits) { return _mm256_or_si256(spread(~bits), _mm256_set1_epi8(1)); }
-  };
-
   template <int Bits>
   struct table {
     static constexpr int parts = Bits > 4 ? 1 << (Bits - 4) : 1;
@@ -71,12 +63,22 @@ struct code_lanes {
     return {_mm256_blendv_epi8(b.low, a.low, spread(static_cast<std::uint32_t>(first))),
             _mm256_blendv_epi8(b.high, a.high, spread(static_cast<std::uint32_t>(first >> 32)))};
   }
+  /// Levels, and 1 where a coordinate is positive, -1 where it is not: what _mm256_sign_epi8 takes.
+  struct signed_chunk {
+    chunk level, sign;
+    [[gnu::always_inline]] inline signed_chunk(chunk v, std::uint64_t positive)
+        : level(v), sign{of(static_cast<std::uint32_t>(positive)), of(static_cast<std::uint32_t>(positive >> 32))} {}
+    [[gnu::always_inline]] static inline __m256i of(std::uint32_t bits) { return _mm256_or_si256(spread(~bits), _mm256_set1_epi8(1)); }
+  };
+  /// What the sums of a chunk of a query start from: nothing.
+  struct start {};
+  [[gnu::always_inline]] static inline start start_of(const std::int8_t*) { return {}; }
   [[gnu::always_inline]] static inline __m256i quad(__m256i v, __m256i sign, const std::int8_t* q) {
     const __m256i x = _mm256_sign_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(q)), sign);
     return _mm256_madd_epi16(_mm256_maddubs_epi16(v, x), _mm256_set1_epi16(1));  // pairs: at most 2 * 127 * 127, no saturation
   }
-  [[gnu::always_inline]] static inline ints quads(chunk v, signs s, const std::int8_t* q) {
-    return {quad(v.low, s.low, q), quad(v.high, s.high, q + 32)};
+  [[gnu::always_inline]] static inline ints quads(const signed_chunk& x, const std::int8_t* q, start) {
+    return {quad(x.level.low, x.sign.low, q), quad(x.level.high, x.sign.high, q + 32)};
   }
 
   [[gnu::always_inline]] static inline floats once(const half* w) {

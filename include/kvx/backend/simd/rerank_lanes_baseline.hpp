@@ -31,10 +31,15 @@ struct code_lanes {
   struct chunk {
     std::int8_t x[code_chunk];
   };
-  struct signs {
-    std::uint64_t positive;
-    explicit signs(std::uint64_t bits) : positive(bits) {}
+  struct signed_chunk {
+    std::int8_t x[code_chunk];
+    signed_chunk(const chunk& v, std::uint64_t positive) {
+      for (int j = 0; j < code_chunk; ++j) x[j] = static_cast<std::int8_t>((positive >> j & 1) != 0 ? v.x[j] : -v.x[j]);
+    }
   };
+  /// What the sums of a chunk of a query start from: nothing.
+  struct start {};
+  static start start_of(const std::int8_t*) { return {}; }
 
   template <int Bits>
   struct table {
@@ -57,9 +62,9 @@ struct code_lanes {
     for (int j = n; j < code_chunk; ++j) a.x[j] = b.x[j];
     return a;
   }
-  static ints quads(const chunk& v, signs s, const std::int8_t* q) {
+  static ints quads(const signed_chunk& v, const std::int8_t* q, start) {
     ints result{};
-    for (int j = 0; j < code_chunk; ++j) result.x[j / 4] += (s.positive >> j & 1) != 0 ? v.x[j] * q[j] : -(v.x[j] * q[j]);
+    for (int j = 0; j < code_chunk; ++j) result.x[j / 4] += v.x[j] * q[j];
     return result;
   }
 

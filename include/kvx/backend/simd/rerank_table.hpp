@@ -31,6 +31,8 @@ struct code_format {
   const std::uint8_t* levels = nullptr;
   const std::uint8_t* last_levels = nullptr;
   int last = 0;
+
+  constexpr int chunks() const { return (dim + code_chunk - 1) / code_chunk; }
 };
 
 /// Where the parts of one key's code lie.

@@ -139,10 +139,23 @@ inline void scan_buckets(const host&, const bucket_query& q, const bucket_zone& 
   }
 }
 
+/// The level that the scores of an even sample say `wanted` of n keys reach.
+inline int likely_level(std::span<const std::uint8_t> scores, std::int64_t wanted) {
+  constexpr std::int64_t samples = 512;
+  const auto n = static_cast<std::int64_t>(scores.size());
+  std::uint16_t histogram[256] = {};
+  for (std::int64_t i = 0; i < samples; ++i) ++histogram[scores[static_cast<std::size_t>(i * n / samples)]];
+  std::int64_t reach = 0;
+  int level = 255;
+  while (level > 1 && (reach += histogram[level]) * n < wanted * samples) --level;
+  return level;
+}
+
 /// The cut that takes `wanted` keys of the highest scores, or all that have one.
 ///
-/// what        cut_of a histogram, by bisection: counting the bytes above a level is so cheap that eight passes over the scores cost a
-///             sixth of a histogram
+/// what        cut_of a histogram, by counting the bytes above a level, which is so cheap that three passes over the scores cost a
+///             fifteenth of a histogram: from the level that a sample proposes upwards or downwards, in steps that double, then by
+///             bisection
 /// shapes      scores (n), of any number of scans side by side
 inline candidate_cut cut_of(const host&, std::span<const std::uint8_t> scores, std::int64_t wanted) {
   const simd::scan_table& kernels = simd::scan_kernels();
@@ -150,18 +163,23 @@ inline candidate_cut cut_of(const host&, std::span<const std::uint8_t> scores, s
   candidate_cut cut;
   if (wanted <= 0) return cut;
   // Of the levels from 1 on, the highest that as many keys reach; `reach` keys reach it, `above` the next.
-  int low = 1, high = 255;
+  int low = 1, high = 255, probe = n > 0 ? likely_level(scores, wanted) : 1, stride = 1;
   std::int64_t reach = -1, above = 0;
+  bool up = false, down = false;
   while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    const std::int64_t keys = kernels.count_above(scores.data(), n, middle - 1);
+    const int level = std::clamp(probe, low + 1, high);
+    const std::int64_t keys = kernels.count_above(scores.data(), n, level - 1);
     if (keys >= wanted) {
-      low = middle;
+      low = level;
       reach = keys;
+      up = true;
     } else {
-      high = middle - 1;
+      high = level - 1;
       above = keys;
+      down = true;
     }
+    probe = up && down ? (low + high + 1) / 2 : up ? low + stride : high + 1 - stride;
+    stride *= 2;
   }
   if (reach < 0) reach = kernels.count_above(scores.data(), n, 0);
   cut.level = low;

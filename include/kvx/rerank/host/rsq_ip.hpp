@@ -79,94 +79,111 @@ inline prepared prepare(const group_queries& queries, float scale, float level_u
   return p;
 }
 
-/// Finds the codes of tokens, one page after the other.
-class code_finder {
- public:
-  template <class E>
-  code_finder(const head_view<E>& from, const simd::code_format& format)
-      : columns_(from.columns),
-        pages_(from.pages),
-        head_(from.head),
-        page_shift_(std::countr_zero(static_cast<unsigned>(from.rows.page_tokens))),
-        magnitudes_(format.magnitude_bytes),
-        weights_(format.weights) {}
-
-  /// The code of a token.
-  simd::code_address find(std::int64_t token) {
-    const std::int64_t page = token >> page_shift_;
-    if (page != page_) {
-      page_ = page;
-      code_ = code_of(columns_, pages_[page], head_);
-    }
-    const std::int64_t slot = token & ((std::int64_t{1} << page_shift_) - 1);
-    return {code_.signs + slot, code_.magnitudes + slot * magnitudes_, code_.weights + slot * weights_};
-  }
-
-  /// The page of the token found last, and its mean; null where pages have none.
-  std::int64_t page() const { return page_; }
-  const bf16* means() const { return code_.means; }
-
- private:
-  key_columns columns_;
-  const std::int32_t* pages_;
-  std::int64_t head_;
-  int page_shift_;
-  std::int64_t magnitudes_;
-  std::int64_t weights_;
-  std::int64_t page_ = -1;
-  page_code<false> code_;
-};
-
 /// Up to code_block candidates.
 struct block {
   int n = 0;
   simd::code_address keys[simd::code_block];
   std::int64_t pages[simd::code_block];
-  const bf16* means[simd::code_block];
+};
+
+/// Finds the codes of candidates, in order.
+template <class E>
+class code_finder {
+ public:
+  code_finder(const head_view<E>& from, const simd::code_format& format, std::span<const std::int32_t> ids)
+      : from_(from), format_(format), ids_(ids), page_shift_(std::countr_zero(static_cast<unsigned>(from.rows.page_tokens))) {}
+
+  /// The next candidates before `last`, from `first` on.
+  void find(std::int64_t first, std::int64_t last, block& b) {
+    b.n = static_cast<int>(std::clamp<std::int64_t>(last - first, 0, simd::code_block));
+    if (b.n == 0) return;
+    const std::int32_t* const ids = ids_.data() + first;
+    const std::int64_t mask = from_.rows.page_tokens - 1;
+    for (int t = 0; t < b.n; ++t) {
+      const std::int64_t page = ids[t] >> page_shift_, slot = ids[t] & mask;
+      if (page != page_) {
+        page_ = page;
+        code_ = code_of(from_.columns, from_.pages[page], from_.head);
+      }
+      b.keys[t] = {code_.signs + slot, code_.magnitudes + slot * format_.magnitude_bytes, code_.weights + slot * format_.weights};
+      b.pages[t] = page;
+    }
+  }
+
+ private:
+  const head_view<E>& from_;
+  const simd::code_format& format_;
+  std::span<const std::int32_t> ids_;
+  int page_shift_;
+  std::int64_t page_ = -1;
+  page_code<false> code_;
+};
+
+/// What pages add to the logits of a group, page after page.
+template <class E>
+class page_terms {
+ public:
+  page_terms(const kernels_used& kernels, const head_view<E>& from, const group_queries& asked, const prepared& queries, int heads)
+      : kernels_(kernels), from_(from), asked_(asked), queries_(queries), heads_(heads) {}
+
+  /// Terms of every candidate of a block.   terms (G, term_pitch)
+  void fill(const block& b, bool centre, float* terms) {
+    for (int t = 0, end = 0; t < b.n; t = end) {
+      for (end = t + 1; end < b.n && b.pages[end] == b.pages[t];) ++end;
+      if (centre && b.pages[t] != page_) find(b.pages[t]);
+      for (int g = 0; g < heads_; ++g) {  // eight at a time: what is too much lies in the next run, or behind the block
+        for (int i = t; i < end; i += 8) std::fill_n(terms + g * term_pitch + i, 8, now_[g]);
+      }
+    }
+  }
+
+  static constexpr int term_pitch = simd::code_block + 8;
+
+ private:
+  void find(std::int64_t page) {
+    page_ = page;
+    const int D = from_.rows.key_dim;
+    float computed[most_rerank_heads];                                                              // (G)
+    const float* dots = computed;
+    if (asked_.page_dots != nullptr) {
+      dots = asked_.page_dots + (page - asked_.first_page) * heads_;
+    } else {
+      const bf16* const mean = code_of(from_.columns, from_.pages[page], from_.head).means;
+      kernels_.page.page_dots(queries_.plain, page_pitch(D), heads_, mean, D, computed);
+    }
+    for (int g = 0; g < heads_; ++g) now_[g] = static_cast<float>(queries_.page_units[g] * static_cast<double>(dots[g]));
+  }
+
+  const kernels_used& kernels_;
+  const head_view<E>& from_;
+  const group_queries& asked_;
+  const prepared& queries_;
+  int heads_;
+  std::int64_t page_ = -1;
+  float now_[most_rerank_heads] = {};                                                               // (G)
 };
 
 /// Logits of candidates [first, last) by the kernels of a given instruction set.
 template <int Bits, class E>
 void rerank_range(const kernels_used& kernels, const head_view<E>& from, const group_queries& asked, const simd::code_format& format,
-                  const prepared& queries, std::span<const std::int32_t> ids, std::int64_t first, std::int64_t last,
+                  const prepared& queries, bool centre, std::span<const std::int32_t> ids, std::int64_t first, std::int64_t last,
                   tensor_view<float, 2> logits) {
   const auto G = static_cast<int>(logits.extents[0]);
-  const int D = format.dim;
   const simd::code_function code_sums = kernels.code.template code_sums<Bits - 1>();
-  code_finder finder(from, format);
+  code_finder finder(from, format, ids);
+  page_terms pages(kernels, from, asked, queries, G);
+  constexpr int term_pitch = page_terms<E>::term_pitch;
   block blocks[2];
   block *now = &blocks[0], *next = &blocks[1];
-  const auto fill = [&](block& b, std::int64_t begin) {
-    b.n = static_cast<int>(std::clamp<std::int64_t>(last - begin, 0, simd::code_block));
-    for (int t = 0; t < b.n; ++t) {
-      b.keys[t] = finder.find(ids[static_cast<std::size_t>(begin + t)]);
-      b.pages[t] = finder.page();
-      b.means[t] = finder.means();
-    }
-  };
-  std::int64_t page = -1;
-  float page_terms[most_rerank_heads] = {};                                                         // (G)
-  float terms[most_rerank_heads][simd::code_block];                                                 // (G, code_block)
+  float terms[most_rerank_heads * term_pitch];                                                      // (G, term_pitch)
   float sums[most_rerank_heads * simd::code_block];                                                 // (padded heads, code_block)
-  fill(*now, first);
+  finder.find(first, last, *now);
   for (std::int64_t begin = first; begin < last; begin += simd::code_block) {
-    fill(*next, begin + simd::code_block);
-    for (int t = 0; t < now->n; ++t) {
-      if (now->means[t] != nullptr && now->pages[t] != page) {
-        page = now->pages[t];
-        float computed[most_rerank_heads];                                                          // (G)
-        const float* dots = computed;
-        if (asked.page_dots != nullptr) {
-          dots = asked.page_dots + (page - asked.first_page) * G;
-        } else {
-          kernels.page.page_dots(queries.plain, page_pitch(D), G, now->means[t], D, computed);
-        }
-        for (int g = 0; g < G; ++g) page_terms[g] = static_cast<float>(queries.page_units[g] * static_cast<double>(dots[g]));
-      }
-      for (int g = 0; g < G; ++g) terms[g][t] = page_terms[g];
-    }
+    finder.find(begin + simd::code_block, last, *next);
+    pages.fill(*now, centre, terms);
     code_sums(format, queries.whole, static_cast<int>(padded_heads(G)), now->keys, now->n, next->keys, next->n, sums);
-    for (int g = 0; g < G; ++g) kernels.code.logits(queries.units[g], sums + g * simd::code_block, terms[g], now->n, logits.at(g, begin));
+    for (int g = 0; g < G; ++g)
+      kernels.code.logits(queries.units[g], sums + g * simd::code_block, terms + g * term_pitch, now->n, logits.at(g, begin));
     std::swap(now, next);
   }
 }
@@ -191,7 +208,8 @@ void rerank(const kernels_used& kernels, const host& exec, const key_sketch& ske
   format.last_levels = levels.last.data();
   format.last = levels.last_from;
   for_each_task(exec, ceil_div(C, task_tokens), [&](std::int64_t task) {
-    rerank_range<Bits>(kernels, from, queries, format, ready, ids, task * task_tokens, std::min(C, (task + 1) * task_tokens), logits);
+    rerank_range<Bits>(kernels, from, queries, format, ready, sketch.centre, ids, task * task_tokens, std::min(C, (task + 1) * task_tokens),
+                       logits);
   });
 }
 

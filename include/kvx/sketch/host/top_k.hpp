@@ -16,7 +16,7 @@ namespace kvx {
 
 namespace host_top_k {
 
-/// Scores around the k-th largest that are sorted at last, and scores that are looked at together.
+/// Scores around the k-th largest that are set aside at last, and scores that are looked at together.
 inline constexpr std::int64_t most_near = 2048, piece = 4096;
 
 /// Two borders between which the k-th largest score lies.
@@ -39,19 +39,26 @@ struct border {
   }
 };
 
+/// The borders of a few scores, brought together until `k` reach the lower one, or only ties lie between them.
+inline border narrowed(const simd::rerank_table& kernels, std::span<const float> scores, std::int64_t k, border b) {
+  while (b.reach_low > k && b.high - b.low > 1) b.look_at(kernels, scores, k, b.low + (b.high - b.low) / 2);
+  return b;
+}
+
 /// Borders with at most most_near scores between them, or only one order: guesses from a sample first, then bisection.
 inline border find_border(const simd::rerank_table& kernels, std::span<const float> scores, std::int64_t k, std::int64_t real) {
-  constexpr int samples = 128;
+  constexpr std::size_t samples = 128;
   border b;
   b.reach_low = real;
   if (b.between() <= most_near) return b;
-  std::uint32_t sample[samples];
-  const std::size_t n = scores.size();
-  for (std::size_t i = 0; i < samples; ++i) sample[i] = score_order(scores[i * n / samples]);
-  std::sort(sample, sample + samples, [](auto x, auto y) { return x > y; });
-  const double rank = static_cast<double>(k) / static_cast<double>(n) * samples, spread = 2 * std::sqrt(rank) + 1;
+  float sample[samples];
+  for (std::size_t i = 0; i < samples; ++i) sample[i] = scores[i * scores.size() / samples];
+  const double rank = static_cast<double>(k) / static_cast<double>(scores.size()) * samples, spread = 2 * std::sqrt(rank) + 2;
   for (const double guess : {rank + spread, rank - spread}) {
-    if (guess >= 0 && guess < samples && b.between() > most_near) b.look_at(kernels, scores, k, sample[static_cast<int>(guess)]);
+    if (guess < 1 || guess > samples || b.between() <= most_near) continue;
+    border all;
+    all.reach_low = samples;
+    b.look_at(kernels, scores, k, narrowed(kernels, sample, static_cast<std::int64_t>(guess), all).low);
   }
   while (b.between() > most_near && b.high - b.low > 1) b.look_at(kernels, scores, k, b.low + (b.high - b.low) / 2);
   return b;
@@ -88,27 +95,26 @@ void take_in_order(const simd::rerank_table& kernels, std::span<const float> sco
 template <class Position>
 void take_near(const simd::rerank_table& kernels, std::span<const float> scores, const border& b, std::int64_t k, Position* positions) {
   Position near[most_near];
-  std::uint32_t orders[most_near], sorted[most_near] = {};
+  float values[most_near];
   std::int64_t taken = 0, n = 0;
   for_each_reaching(kernels, scores, b.low, [&](std::size_t t) {
-    const std::uint32_t here = score_order(scores[t]);
-    if (here >= b.high) {
+    if (score_order(scores[t]) >= b.high) {
       positions[taken++] = static_cast<Position>(t);
     } else {
       near[n] = static_cast<Position>(t);
-      orders[n++] = here;
+      values[n++] = scores[t];
     }
     return true;
   });
   const std::int64_t wanted = k - taken;
-  std::copy_n(orders, n, sorted);
-  std::nth_element(sorted, sorted + (wanted - 1), sorted + n, [](auto x, auto y) { return x > y; });
-  const std::uint32_t least = sorted[wanted - 1];
-  std::int64_t ties = wanted - std::count_if(orders, orders + n, [&](std::uint32_t x) { return x > least; });
-  std::int64_t chosen = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (orders[i] < least || (orders[i] == least && ties-- <= 0)) continue;
-    near[chosen++] = near[i];
+  const border c = narrowed(kernels, {values, static_cast<std::size_t>(n)}, wanted, {b.low, b.high, n, 0});
+  std::int64_t ties = wanted - c.reach_high, chosen = 0;
+  for (std::int64_t i = 0; i < n; ++i) {  // without branches: which ones are chosen is as good as random
+    const std::uint32_t here = score_order(values[i]);
+    const bool above = here >= c.high, tie = !above & (here >= c.low) & (ties > 0);
+    ties -= tie ? 1 : 0;
+    near[chosen] = near[i];
+    chosen += above | tie ? 1 : 0;
   }
   for (std::int64_t to = k; chosen > 0; --to)  // from the end, where there is room
     positions[to - 1] = taken > 0 && positions[taken - 1] > near[chosen - 1] ? positions[--taken] : near[--chosen];
@@ -120,7 +126,7 @@ void take_near(const simd::rerank_table& kernels, std::span<const float> scores,
 ///
 /// what        score a goes before score b if it is larger, or equal at a lower position; NaN is never taken
 /// shapes      scores (C), C < 2^31; positions (at least min(k, C)): the first `taken` are written, ascending
-/// cost        passes that only compare: mostly four, and at most 34; no sort of more than 2,048 scores, no memory; one thread: callers
+/// cost        passes that only compare: mostly four, and at most 34; no sort, no memory; one thread: callers
 ///             have many heads
 /// exactness   exact
 /// errors      usage_error for a negative k, for too many scores, or too few positions
