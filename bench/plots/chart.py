@@ -1,12 +1,14 @@
-"""Line charts on logarithmic axes as plain SVG, readable on light and dark pages: a card of its own, labels at the lines, no legend."""
+"""Line charts as plain SVG, x logarithmic, readable on light and dark pages: a card of its own, labels at the lines, no legend."""
 import html
 import math
 
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 78, 170, 62, 58
 # By the kind of page: ink, soft ink, grid, card, and the colours of the lines.
-LIGHT = {"ink": "#1f2933", "soft": "#52606d", "grid": "#e4e7eb", "card": "#ffffff", "lines": ["#1b6ac9", "#c2540a", "#5b7083", "#0f7b4f"]}
-DARK = {"ink": "#f0f3f6", "soft": "#a9b4c0", "grid": "#2f3a45", "card": "#161b22", "lines": ["#6cb0ff", "#ff9f57", "#a9b4c0", "#5fd3a0"]}
+LIGHT = {"ink": "#1f2933", "soft": "#52606d", "grid": "#e4e7eb", "card": "#ffffff",
+         "lines": ["#1b6ac9", "#c2540a", "#5b7083", "#0f7b4f", "#7c3fb0"]}
+DARK = {"ink": "#f0f3f6", "soft": "#a9b4c0", "grid": "#2f3a45", "card": "#161b22",
+        "lines": ["#6cb0ff", "#ff9f57", "#a9b4c0", "#5fd3a0", "#c49bf0"]}
 
 
 def rules(theme):
@@ -16,13 +18,13 @@ def rules(theme):
 
 
 class Axis:
-    """Positions of values between two pixels, on a logarithmic scale."""
+    """Positions of values between two pixels, on a logarithmic scale or, with scale=float, a linear one."""
 
-    def __init__(self, low, high, first, last):
-        self.low, self.high, self.first, self.last = math.log(low), math.log(high), first, last
+    def __init__(self, low, high, first, last, scale=math.log):
+        self.low, self.high, self.first, self.last, self.scale = scale(low), scale(high), first, last, scale
 
     def __call__(self, value):
-        value = min(max(math.log(value), self.low), self.high)
+        value = min(max(self.scale(value), self.low), self.high)
         return self.first + (value - self.low) / (self.high - self.low) * (self.last - self.first)
 
 
@@ -42,10 +44,12 @@ def tidy(value):
 
 
 class Chart:
-    """A chart of y against x; x has ticks at the values given, each twice the one before, y at decades or their parts."""
+    """A chart of y against x; x has ticks at the values given, each twice the one before, y at decades or their parts, or, linear, at the
+    values given."""
 
-    def __init__(self, title, subtitle, x_label, y_label, x_ticks):
-        self.title, self.subtitle, self.x_label, self.y_label, self.x_ticks = title, subtitle, x_label, y_label, x_ticks
+    def __init__(self, title, subtitle, x_label, y_label, x_ticks, y_ticks=None):
+        self.title, self.subtitle, self.x_label, self.y_label = title, subtitle, x_label, y_label
+        self.x_ticks, self.y_ticks = x_ticks, y_ticks
         self.series = []
 
     def add(self, label, points, dashed=False, hollow=False, colour=None):
@@ -56,8 +60,9 @@ class Chart:
     def svg(self):
         right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
         values = [p[1] for s in self.series for p in s[1]]
-        y_low, y_high, y_ticks = decades(min(values), max(values))
-        x, y = Axis(self.x_ticks[0], self.x_ticks[-1], LEFT, right), Axis(y_low, y_high, bottom, TOP)
+        y_low, y_high, y_ticks = (self.y_ticks[0], self.y_ticks[-1], self.y_ticks) if self.y_ticks else decades(min(values), max(values))
+        x = Axis(self.x_ticks[0], self.x_ticks[-1], LEFT, right)
+        y = Axis(y_low, y_high, bottom, TOP, float if self.y_ticks else math.log)
         out = []
 
         for tick in self.x_ticks:
