@@ -8,9 +8,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -149,6 +151,30 @@ TEST_CASE("after any mix of appending, cutting, forking and refusing, every toke
       CHECK(head.all == length + 1 - std::max<std::int64_t>(0, zone - 5));
   }
   CHECK(retrieved > 300);
+}
+
+TEST_CASE_TEMPLATE("rows whose pitch needs padding, of one component and of 576: dense attention where everything is kept", Row,
+                   std::integral_constant<page_shape, page_shape{16, 46, 10}>, std::integral_constant<page_shape, page_shape{16, 1, 1}>,
+                   std::integral_constant<page_shape, page_shape{16, 576, 512}>) {
+  cache<host, spec<paged<bf16, Row::value, cut>, sign_buckets<key_sketch{.balance = 64}>, rsq_ip<4>>> c(
+      exec, {}, {.layers = 1, .kv_heads = 2, .query_heads = 10, .max_tokens = 400, .kinds = {layer_kind::retrieve()}});
+  const sequence s = c.open(exec);
+  feed(c, exec, s, tokens(1, 250));
+  const auto ids = tokens(900, 2);
+  step step = c.begin(exec, {{s, 2}});
+  append_all(c, exec, step, ids);
+  const auto q = rows_of<float>(ids, part::query, 0, 10, Row::value.key_dim);
+  const auto out_of = [&](attend_options o) {
+    std::vector<float> out(static_cast<std::size_t>(2 * 10 * Row::value.value_dim));
+    c.attend(exec, step, 0, q.data(), out.data(), o);
+    return out;
+  };
+  const auto all = out_of({.path = attend_options::route::retrieve}), dense = out_of({.path = attend_options::route::dense});
+  double worst = 0;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    worst = std::max(worst, std::fabs(static_cast<double>(all[i]) - static_cast<double>(dense[i])));
+  CHECK(worst < 2e-5);
+  CHECK(out_of({.keep = 3, .path = attend_options::route::retrieve}) != dense);
 }
 
 TEST_CASE("budgets and scales that are no budgets and scales are refused") {
