@@ -114,7 +114,7 @@ void take_near(const simd::rerank_table& kernels, std::span<const float> scores,
     const bool above = here >= c.high, tie = !above & (here >= c.low) & (ties > 0);
     ties -= tie ? 1 : 0;
     near[chosen] = near[i];
-    chosen += above | tie ? 1 : 0;
+    chosen += (above | tie) ? 1 : 0;
   }
   for (std::int64_t to = k; chosen > 0; --to)  // from the end, where there is room
     positions[to - 1] = taken > 0 && positions[taken - 1] > near[chosen - 1] ? positions[--taken] : near[--chosen];
