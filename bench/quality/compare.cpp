@@ -54,7 +54,8 @@ std::vector<scores> compare(forward_pass& pass, const kvx::host& exec, std::span
                          .kv_heads = static_cast<int>(s.kv_heads),
                          .query_heads = static_cast<int>(s.query_heads),
                          .max_tokens = signed_size(std::max(prompt + scored, pass.most_tokens())),
-                         .max_step_tokens = signed_size(pass.most_tokens())};
+                         .max_step_tokens = signed_size(pass.most_tokens()),
+                         .rope = s.turned_pairs()};
   // The prompt's attention, the reference's alone, uses all threads; a decode step gives each cache to one of them.
   const kvx::host alone{.threads = 1};
   std::vector<std::unique_ptr<any_cache>> caches;

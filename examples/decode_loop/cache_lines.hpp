@@ -42,7 +42,8 @@ std::unique_ptr<any_cache> hold(const kvx::host& exec, Spec spec, const cache_re
                                .query_heads = r.query_heads,
                                .max_tokens = r.max_tokens,
                                .kinds = std::move(kinds),
-                               .max_step_tokens = std::min(r.max_step_tokens, r.max_tokens)};
+                               .max_step_tokens = std::min(r.max_step_tokens, r.max_tokens),
+                               .rope = r.rope};
   return std::make_unique<held_cache<Spec>>(exec, spec, geometry, kvx::attend_options{.keep = r.keep, .breadth = s.breadth});
 }
 

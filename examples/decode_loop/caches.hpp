@@ -22,6 +22,7 @@ struct cache_request {
   std::int64_t max_tokens = 0;
   std::int64_t max_step_tokens = 0;
   std::int64_t keep = 256;                                              // tokens that a retrieving layer may fetch
+  kvx::rope_pairs rope = {};
   int dense_layers = 2;                                                 // the first layers, which attend to all
 };
 

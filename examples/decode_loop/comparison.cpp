@@ -33,7 +33,8 @@ cache_request request_for(const model_shape& shape, std::size_t tokens, std::siz
           .head_dim = static_cast<int>(shape.head_dim),
           .max_tokens = static_cast<std::int64_t>(tokens),
           .max_step_tokens = static_cast<std::int64_t>(step_tokens),
-          .keep = keep};
+          .keep = keep,
+          .rope = shape.turned_pairs()};
 }
 
 table compare(forward_pass& pass, const kvx::host& exec, std::span<const token_id> ids, std::size_t context,

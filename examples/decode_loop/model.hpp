@@ -4,6 +4,8 @@
 #include "gguf.hpp"
 #include "rope.hpp"
 
+#include <kvx/sketch/balance.hpp>
+
 #include <cstddef>
 #include <vector>
 
@@ -22,6 +24,12 @@ struct model_shape {
   double rope_base = 10000;
   float epsilon = 1e-5F;                                                // of RMSNorm
   rope_pairs pairs = rope_pairs::interleaved;
+
+  /// What a cache is told of the rotary embedding.
+  kvx::rope_pairs turned_pairs() const {
+    using order = kvx::rope_pairs::order;
+    return {pairs == rope_pairs::interleaved ? order::interleaved : order::halves, static_cast<int>(head_dim)};
+  }
 
   /// Multiplications and additions of the matrix products of one token, without the output embedding.
   double product_operations() const;

@@ -198,12 +198,13 @@ cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geomet
   std::vector<sequence_book::group> groups;
   for (const layer_group& g : plan_.groups) groups.push_back({g.rules, page_pool(g.units)});
   book_ = std::make_shared<sequence_book>(std::move(groups), geometry_.max_sequences);
-
   memory_ = allocate(exec, plan_.bytes.rows + plan_.bytes.columns);
   layers_ = place_layers<layout>(geometry_, plan_, columns, memory_.data());
   if constexpr (retrieves) {
-    const auto count = std::count_if(layers_.begin(), layers_.end(), [](const memory& layer) { return layer.retrieves; });
-    balances_ = balance_book({Spec::sketch.balance, zones.sink, static_cast<int>(count), geometry_.kv_heads, layout::shape.key_dim},
+    require_range("geometry.rope.dims", geometry_.rope.dims, 0, layout::shape.key_dim, where);
+    int layers = 0;
+    for (const memory& layer : layers_) layers += layer.retrieves ? 1 : 0;
+    balances_ = balance_book({Spec::sketch.balance, zones.sink, layers, geometry_.kv_heads, layout::shape.key_dim, geometry_.rope},
                              book_->slots().size());
   }
 }

@@ -3,6 +3,7 @@
 
 #include <kvx/core/check.hpp>
 #include <kvx/layout/layer_kind.hpp>
+#include <kvx/sketch/balance.hpp>
 
 #include <cstdint>
 #include <string>
@@ -17,6 +18,8 @@ namespace kvx {
 /// max_sequences     open at the same time
 /// kinds             one per layer; empty: the first two dense, the others retrieving
 /// max_step_tokens   most new tokens of one step, over all its sequences; window layers hold so many more; 0: max_tokens
+/// rope              which channels of keys and queries the model's rotary embedding turns into each other; what is learned of channels is
+///                   shared by such pairs. Left out where there is one, retrieval finds less (recall .957 for .983 on our example model)
 /// rollback          tokens that `truncate` can always cut off a sequence whose window layers have freed old rows
 struct geometry {
   int layers = 0;
@@ -27,6 +30,7 @@ struct geometry {
   std::vector<layer_kind> kinds = {};
   std::int64_t max_step_tokens = 0;
   std::int64_t rollback = 64;
+  rope_pairs rope = {};
 
   layer_kind kind(int layer) const {
     if (!kinds.empty()) return kinds[static_cast<std::size_t>(layer)];

@@ -34,6 +34,7 @@ struct learning_rules {
   int layers = 0;
   int heads = 0;
   int dim = 0;
+  rope_pairs pairs = {};
 
   /// Positions below n that are learned from, those of the sink included.
   std::int64_t samples(std::int64_t n) const { return std::min(n, tokens) / learning_stride; }
@@ -182,7 +183,7 @@ class balance_book {
         if (sample.seen[static_cast<std::size_t>(layer)] != 0)
           moments.add_energies(sample.energies.data() + rules_.at(layer) + h * rules_.dim);
       }
-      moments.balance({}, to + h * rules_.dim);
+      moments.balance(rules_.pairs, to + h * rules_.dim);
     });
     if (all[0].queries() > 0) ++entry.balance->layers;
     return to;

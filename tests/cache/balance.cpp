@@ -31,7 +31,8 @@ const geometry two_layers{.layers = 2,
                           .query_heads = 4,
                           .max_tokens = 2000,
                           .max_sequences = 5,
-                          .kinds = {layer_kind::dense(), layer_kind::retrieve()}};
+                          .kinds = {layer_kind::dense(), layer_kind::retrieve()},
+                          .rope = {rope_pairs::order::interleaved, 32}};
 
 template <class Cache>
 struct fixture {
@@ -94,7 +95,7 @@ TEST_CASE("the balance comes from the keys [sink, 64) and every eighth of their 
       moments.add_energies(energies.data());
     }
     std::vector<float> a(D);
-    moments.balance({}, a.data());
+    moments.balance(two_layers.rope, a.data());
     for (const std::int64_t page : {0, 3, 5}) {
       const std::int32_t id = pages[static_cast<std::size_t>(page)];
       std::vector<bf16> keys;
@@ -228,6 +229,12 @@ TEST_CASE("without queries the balance is 1, and short sequences attend to every
   x.c.truncate(x.exec, s, 0);
   test::feed(x.c, x.exec, s, tokens(1, encoded_from));
   CHECK(x.c.stats().retrieval_tokens == 60);
+}
+
+TEST_CASE("a rotary embedding of more dims than keys have is refused") {
+  geometry g = two_layers;
+  g.rope.dims = shape.key_dim + 1;
+  CHECK_THROWS_AS((balanced<paged>(test::one_thread(), {}, g)), usage_error);
 }
 
 TEST_CASE("observe refuses what attend refuses") {
