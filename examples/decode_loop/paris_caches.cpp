@@ -14,11 +14,7 @@ constexpr auto mean_query = [](auto dim) {
   return kvx::spec<typename base::layout_type, kvx::sign_buckets<base::index_type::sketch, scoring>, typename base::reranker_type>{};
 };
 
-constexpr auto faithful = [](auto dim) {
-  kvx::paris_kv_faithful<kvx::bf16, dim()> spec;
-  spec.reranker.rule.by = kvx::group_rule::kind::mean;
-  return spec;
-};
+constexpr auto faithful = [](auto dim) { return kvx::paris_kv_faithful<kvx::bf16, dim()>{}; };
 
 /// Candidates as a fraction alone, but as many as are kept.
 constexpr kvx::search_breadth fraction(double of) { return {.fraction = of, .per_kept = 1}; }

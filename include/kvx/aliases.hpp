@@ -1,6 +1,7 @@
 #pragma once
 // The compositions that people ask for by name.
 
+#include <kvx/index/group_rule.hpp>
 #include <kvx/index/sign_buckets.hpp>
 #include <kvx/layout/paged.hpp>
 #include <kvx/rerank/rsq_ip.hpp>
@@ -18,9 +19,12 @@ template <element E, int KeyDim, int ValueDim = KeyDim>
 using paris_kv = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}>,
                       sign_buckets<>, rsq_ip<4>>;
 
-/// ParisKV as published: neither centre nor norms, votes of the mean query, the mean over the group (set `reranker.rule`).
+/// ParisKV as published: neither centre, balance nor norms, votes of the mean query, the mean over the group.
 template <element E, int KeyDim, int ValueDim = KeyDim>
-using paris_kv_faithful = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}>,
-                               sign_buckets<key_sketch{.centre = false, .balance = 0, .norms = false}, voting>, rsq_ip<4>>;
+struct paris_kv_faithful
+    : spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}>,
+           sign_buckets<key_sketch{.centre = false, .balance = 0, .norms = false}, voting>, rsq_ip<4>> {
+  constexpr paris_kv_faithful() { this->reranker.rule.by = group_rule::kind::mean; }
+};
 
 }  // namespace kvx
