@@ -4,7 +4,8 @@
 usage: peers.py <library> [<filter> [<tokens>]]     prints "name value"; lines that begin with # say under which conditions
 
   peers_recall_<peer>_<setting>   share of the exact best 100 that a search returns, mean of 100 queries
-  peers_us_<peer>_<setting>       microseconds of a query, its Python call included: the median over rounds in which all settings take turns
+  peers_us_<peer>_<setting>       microseconds of processor time of a query, its Python call included: the median over rounds in which all
+                                  settings take turns
   peers_insert_us_<peer>          microseconds a key: encoding, adding; without training (peers_train_s_<peer>, seconds)
   peers_time_over_kvx_<peer>      its time over kvx's, each at its fastest setting that has a recall of .9 or more
   peers_insert_over_kvx_<peer>    its insertion over kvx's
@@ -28,9 +29,10 @@ GOOD = .9  # recall from which on times are compared
 
 
 def seconds(run):
-    start = time.perf_counter()
+    """Processor time: all run on one thread, and what else the machine does hardly counts."""
+    start = time.process_time()
     run()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def exact_best(keys, queries):
