@@ -15,23 +15,21 @@
   return x;
 }
 
-/// Asks for the code of a key: its signs where they do not lie in the lines of the key before.
-[[gnu::always_inline]] inline void prefetch_code(const code_format& f, const code_address& a, const code_address& before) {
+/// Asks for the magnitudes and weights of a key.
+[[gnu::always_inline]] inline void prefetch_code(const code_format& f, const code_address& a) {
   for (std::int64_t j = 0; j < f.magnitude_bytes; j += 64) __builtin_prefetch(a.magnitudes + j);
   __builtin_prefetch(a.magnitudes + f.magnitude_bytes - 1);
   for (std::int64_t j = 0; j < f.weights; j += 32) __builtin_prefetch(a.weights + j);
   __builtin_prefetch(a.weights + f.weights - 1);
-  if (reinterpret_cast<std::uintptr_t>(a.signs) / 64 == reinterpret_cast<std::uintptr_t>(before.signs) / 64) return;
-  for (int d = 0; d < f.dim; d += 8) __builtin_prefetch(a.signs + d / 8 * f.sign_pitch);
 }
 
-/// Signs of keys, chunk after chunk, 0 beyond D: (n, chunks). While key t is read, next[t] is asked for.
+/// Signs of keys, chunk after chunk, 0 beyond D: (n, chunks). While key t is read, the others' t-th is asked for.
 inline void gather_signs(const code_format& f, const code_address* keys, int n, const code_address* next, int next_n,
                          std::uint64_t* signs) {
   const std::int64_t pitch = f.sign_pitch;
   const int plane = (f.dim + 7) / 8;
   for (int t = 0; t < n; ++t) {
-    if (t < next_n) prefetch_code(f, next[t], t > 0 ? next[t - 1] : keys[n - 1]);
+    if (t < next_n) prefetch_code(f, next[t]);
     const std::uint8_t* p = keys[t].signs;
     int j = 0;
     for (; j + 8 <= plane; j += 8, p += 8 * pitch) *signs++ = bytes_apart(p, pitch);
@@ -63,17 +61,17 @@ struct code_rest {
 };
 
 /// What a chunk of a key adds to the sums of Q heads.   q (Q, 64), starts (Q), planes `plane` bytes apart
-template <int Bits, bool OneWeight, int Q, bool Rest>
+template <int Bits, int Q, bool Rest>
 [[gnu::always_inline]] inline void add_chunk(const code_format& f, const code_lanes::table<Bits>& levels, const std::int8_t* q,
                                              const code_lanes::start* starts, int d, std::uint64_t signs, const std::uint8_t* magnitudes,
-                                             std::int64_t plane, const half* weights, code_lanes::total<OneWeight>* total) {
+                                             std::int64_t plane, const half* weights, code_lanes::total* total) {
   std::uint64_t planes[Bits];
 #pragma GCC unroll 8
   for (int p = 0; p < Bits; ++p) planes[p] = eight_bytes(magnitudes + p * plane);
   code_lanes::chunk v = code_lanes::levels_of(levels, planes);  // v (64)
   if (Rest && f.last < f.dim) v = code_lanes::join(v, code_lanes::levels_of(code_lanes::table<Bits>(f.last_levels), planes), f.last - d);
   const code_lanes::signed_chunk x(v, signs);  // x (64)
-  if constexpr (OneWeight) {
+  if (f.subspace == 0) {
 #pragma GCC unroll 4
     for (int g = 0; g < Q; ++g) total[g].add(code_lanes::quads(x, q + g * code_chunk, starts[g]));
   } else {
@@ -83,17 +81,17 @@ template <int Bits, bool OneWeight, int Q, bool Rest>
   }
 }
 
-template <int Bits, bool OneWeight, int Q>
+template <int Bits, int Q>
 inline void code_sums_of(const code_format& f, const std::int8_t* q, const code_address* keys, int n, const std::uint64_t* signs,
                          float* sums) {
   const code_lanes::table<Bits> levels(f.levels);
   const std::int64_t plane = (f.dim + 7) / 8, whole = f.last / code_chunk;
-  const std::int64_t each = OneWeight ? 0 : code_chunk / f.subspace;
+  const std::int64_t each = f.subspace == 0 ? 0 : code_chunk / f.subspace;
   code_lanes::start starts[Q * most_chunks];  // starts (chunks, Q)
   for (int i = 0; i < Q * f.chunks(); ++i) starts[i] = code_lanes::start_of(q + i * code_chunk);
   const int first = static_cast<int>(whole) * code_chunk;  // of a chunk that is laid out: it has an end, or levels of its own
   for (int t = 0; t < n; ++t) {
-    typename code_lanes::total<OneWeight> total[Q];  // total (Q, 16 lanes)
+    code_lanes::total total[Q];  // total (Q, 16 lanes)
 #pragma GCC unroll 4
     for (int g = 0; g < Q; ++g) total[g].clear();
     const std::uint8_t* magnitudes = keys[t].magnitudes;
@@ -101,30 +99,25 @@ inline void code_sums_of(const code_format& f, const std::int8_t* q, const code_
     const std::int8_t* query = q;
     const code_lanes::start* start = starts;
     for (const std::uint8_t* const end = magnitudes + 8 * whole; magnitudes != end; magnitudes += 8) {
-      add_chunk<Bits, OneWeight, Q, false>(f, levels, query, start, 0, *signs++, magnitudes, plane, weights, total);
+      add_chunk<Bits, Q, false>(f, levels, query, start, 0, *signs++, magnitudes, plane, weights, total);
       query += Q * code_chunk;
       start += Q;
       weights += each;
     }
     if (first < f.dim) {
       const code_rest<Bits> rest(f, keys[t], first);
-      add_chunk<Bits, OneWeight, Q, true>(f, levels, query, start, first, *signs++, rest.magnitudes, 8, rest.weights, total);
+      add_chunk<Bits, Q, true>(f, levels, query, start, first, *signs++, rest.magnitudes, 8, rest.weights, total);
     }
-    float out[4];
-    code_lanes::reduce<OneWeight, Q>(total, out);
-    const float w = OneWeight ? code_lanes::one(keys[t].weights) : 1;
+    float out[4], w = 1;
+    if (f.subspace == 0) {
+      code_lanes::reduce_whole<Q>(total, out);
+      w = code_lanes::one(keys[t].weights);
+    } else {
+      code_lanes::reduce<Q>(total, out);
+    }
 #pragma GCC unroll 4
-    for (int g = 0; g < Q; ++g) sums[g * code_block + t] = OneWeight ? out[g] * w : out[g];
+    for (int g = 0; g < Q; ++g) sums[g * code_block + t] = out[g] * w;
   }
-}
-
-template <int Bits, bool OneWeight>
-inline void code_sums_by_four(const code_format& f, const std::int8_t* q, int count, const code_address* keys, int n,
-                              const std::uint64_t* signs, float* sums) {
-  if (count == 1) return code_sums_of<Bits, OneWeight, 1>(f, q, keys, n, signs, sums);
-  if (count == 2) return code_sums_of<Bits, OneWeight, 2>(f, q, keys, n, signs, sums);
-  for (int g = 0; g < count; g += 4, q += 4 * code_chunk * f.chunks(), sums += 4 * code_block)
-    code_sums_of<Bits, OneWeight, 4>(f, q, keys, n, signs, sums);
 }
 
 template <int Bits>
@@ -132,6 +125,8 @@ inline void code_sums(const code_format& f, const std::int8_t* q, int count, con
                       int next_n, float* sums) {
   std::uint64_t signs[code_block * most_chunks];  // (n, chunks)
   gather_signs(f, keys, n, next, next_n, signs);
-  if (f.subspace == 0) return code_sums_by_four<Bits, true>(f, q, count, keys, n, signs, sums);
-  code_sums_by_four<Bits, false>(f, q, count, keys, n, signs, sums);
+  if (count == 1) return code_sums_of<Bits, 1>(f, q, keys, n, signs, sums);
+  if (count == 2) return code_sums_of<Bits, 2>(f, q, keys, n, signs, sums);
+  for (int g = 0; g < count; g += 4, q += 4 * code_chunk * f.chunks(), sums += 4 * code_block)
+    code_sums_of<Bits, 4>(f, q, keys, n, signs, sums);
 }

@@ -80,7 +80,6 @@ struct code_lanes {
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(*reinterpret_cast<const unsigned short*>(w))));
   }
 
-  template <bool OneWeight>
   struct total {
     __m512 x;
     __m512i whole;
@@ -91,26 +90,26 @@ struct code_lanes {
     [[gnu::always_inline]] inline void add(ints y) { whole = _mm512_add_epi32(whole, y); }
     [[gnu::always_inline]] inline void add(ints y, floats w) { x = _mm512_fmadd_ps(_mm512_maskz_cvtepi32_ps(0xffff, y), w, x); }
   };
-  template <bool OneWeight, int Q>
-  [[gnu::always_inline]] static inline void reduce(const total<OneWeight>* t, float* out) {
-    if constexpr (OneWeight) {
+  template <int Q>
+  [[gnu::always_inline]] static inline void reduce_whole(const total* t, float* out) {
 #pragma GCC unroll 4
-      for (int g = 0; g < Q; ++g) {
-        const __m256i half_sum =
-            _mm256_add_epi32(_mm512_maskz_extracti64x4_epi64(0xff, t[g].whole, 0), _mm512_maskz_extracti64x4_epi64(0xff, t[g].whole, 1));
-        const __m128i x = _mm_add_epi32(_mm256_castsi256_si128(half_sum), _mm256_extracti128_si256(half_sum, 1));
-        const __m128i y = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
-        out[g] = static_cast<float>(_mm_cvtsi128_si32(_mm_add_epi32(y, _mm_shuffle_epi32(y, 0xb1))));
-      }
-    } else {
-      constexpr int b = Q > 1 ? 1 : 0, c = Q > 2 ? 2 : 0, d = Q > 3 ? 3 : 0;
-      constexpr __mmask16 all = 0xffff;
-      const __m512 ab = _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, t[0].x, t[b].x), _mm512_maskz_unpackhi_ps(all, t[0].x, t[b].x));
-      const __m512 cd = _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, t[c].x, t[d].x), _mm512_maskz_unpackhi_ps(all, t[c].x, t[d].x));
-      const __m512 x = _mm512_add_ps(_mm512_maskz_shuffle_ps(all, ab, cd, 0x44), _mm512_maskz_shuffle_ps(all, ab, cd, 0xee));
-      const __m256 y = _mm256_add_ps(avx512::lanes::low(x), avx512::lanes::high(x));
-      _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
+    for (int g = 0; g < Q; ++g) {
+      const __m256i half_sum =
+          _mm256_add_epi32(_mm512_maskz_extracti64x4_epi64(0xff, t[g].whole, 0), _mm512_maskz_extracti64x4_epi64(0xff, t[g].whole, 1));
+      const __m128i x = _mm_add_epi32(_mm256_castsi256_si128(half_sum), _mm256_extracti128_si256(half_sum, 1));
+      const __m128i y = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+      out[g] = static_cast<float>(_mm_cvtsi128_si32(_mm_add_epi32(y, _mm_shuffle_epi32(y, 0xb1))));
     }
+  }
+  template <int Q>
+  [[gnu::always_inline]] static inline void reduce(const total* t, float* out) {
+    constexpr int b = Q > 1 ? 1 : 0, c = Q > 2 ? 2 : 0, d = Q > 3 ? 3 : 0;
+    constexpr __mmask16 all = 0xffff;
+    const __m512 ab = _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, t[0].x, t[b].x), _mm512_maskz_unpackhi_ps(all, t[0].x, t[b].x));
+    const __m512 cd = _mm512_add_ps(_mm512_maskz_unpacklo_ps(all, t[c].x, t[d].x), _mm512_maskz_unpackhi_ps(all, t[c].x, t[d].x));
+    const __m512 x = _mm512_add_ps(_mm512_maskz_shuffle_ps(all, ab, cd, 0x44), _mm512_maskz_shuffle_ps(all, ab, cd, 0xee));
+    const __m256 y = _mm256_add_ps(avx512::lanes::low(x), avx512::lanes::high(x));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
   }
 };
 

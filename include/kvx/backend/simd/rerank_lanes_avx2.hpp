@@ -98,7 +98,6 @@ struct code_lanes {
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(*reinterpret_cast<const unsigned short*>(w))));
   }
 
-  template <bool OneWeight>
   struct total {
     __m256 low, high;
     __m256i whole;
@@ -118,20 +117,20 @@ struct code_lanes {
     const __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
     return _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
   }
-  template <bool OneWeight, int Q>
-  [[gnu::always_inline]] static inline void reduce(const total<OneWeight>* t, float* out) {
-    if constexpr (OneWeight) {
+  template <int Q>
+  [[gnu::always_inline]] static inline void reduce_whole(const total* t, float* out) {
 #pragma GCC unroll 4
-      for (int g = 0; g < Q; ++g) {
-        const __m128i x = _mm_add_epi32(_mm256_castsi256_si128(t[g].whole), _mm256_extracti128_si256(t[g].whole, 1));
-        const __m128i y = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
-        out[g] = static_cast<float>(_mm_cvtsi128_si32(_mm_add_epi32(y, _mm_shuffle_epi32(y, 0xb1))));
-      }
-    } else {
-      constexpr int b = Q > 1 ? 1 : 0, c = Q > 2 ? 2 : 0, d = Q > 3 ? 3 : 0;
-      const __m256 x = _mm256_add_ps(pairs(t[0].low, t[b].low, t[c].low, t[d].low), pairs(t[0].high, t[b].high, t[c].high, t[d].high));
-      _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
+    for (int g = 0; g < Q; ++g) {
+      const __m128i x = _mm_add_epi32(_mm256_castsi256_si128(t[g].whole), _mm256_extracti128_si256(t[g].whole, 1));
+      const __m128i y = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+      out[g] = static_cast<float>(_mm_cvtsi128_si32(_mm_add_epi32(y, _mm_shuffle_epi32(y, 0xb1))));
     }
+  }
+  template <int Q>
+  [[gnu::always_inline]] static inline void reduce(const total* t, float* out) {
+    constexpr int b = Q > 1 ? 1 : 0, c = Q > 2 ? 2 : 0, d = Q > 3 ? 3 : 0;
+    const __m256 x = _mm256_add_ps(pairs(t[0].low, t[b].low, t[c].low, t[d].low), pairs(t[0].high, t[b].high, t[c].high, t[d].high));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
   }
 };
 

@@ -79,7 +79,6 @@ struct code_lanes {
   static floats four_times(const half* w) { return repeat<4>(w); }
   static float one(const half* w) { return to_float(*w); }
 
-  template <bool OneWeight>
   struct total {
     float x[16];
     std::int32_t whole;
@@ -91,12 +90,16 @@ struct code_lanes {
       for (int j = 0; j < 16; ++j) x[j] = fused(static_cast<float>(y.x[j]), w.x[j], x[j]);
     }
   };
-  template <bool OneWeight, int Q>
-  static void reduce(const total<OneWeight>* t, float* out) {
+  template <int Q>
+  static void reduce_whole(const total* t, float* out) {
+    for (int g = 0; g < Q; ++g) out[g] = static_cast<float>(t[g].whole);
+  }
+  template <int Q>
+  static void reduce(const total* t, float* out) {
     for (int g = 0; g < Q; ++g) {
       float group[4];
       for (int i = 0; i < 4; ++i) group[i] = (t[g].x[4 * i] + t[g].x[4 * i + 2]) + (t[g].x[4 * i + 1] + t[g].x[4 * i + 3]);
-      out[g] = OneWeight ? static_cast<float>(t[g].whole) : (group[0] + group[2]) + (group[1] + group[3]);
+      out[g] = (group[0] + group[2]) + (group[1] + group[3]);
     }
   }
 };

@@ -49,7 +49,7 @@ inline constexpr int code_lanes_wide = 16;
 /// sums[g][t] = sum over the quads u of four coordinates of w_t,u (v_t,u . q_g,u), v the signed levels of key t, in integers
 /// within a quad, in float lanes (code_lanes_wide) over quads; with one weight a key in integers over the whole key, then times w.
 /// count is rounded up to 1, 2 or a multiple of 4; q for each 1, 2 or 4 of these heads [chunks][heads][64]; sums (count, 32). While key t
-/// is computed, next[t] is asked for.
+/// is read, magnitudes and weights of next[t] are asked for.
 using code_function = void (*)(const code_format& format, const std::int8_t* q, int count, const code_address* keys, int n,
                                const code_address* next, int next_n, float* sums);
 

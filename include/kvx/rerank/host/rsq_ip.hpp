@@ -79,111 +79,84 @@ inline prepared prepare(const group_queries& queries, float scale, float level_u
   return p;
 }
 
-/// Up to code_block candidates.
+/// Up to code_block candidates, and what their pages add to the logits.
 struct block {
   int n = 0;
   simd::code_address keys[simd::code_block];
-  std::int64_t pages[simd::code_block];
+  float terms[most_rerank_heads * simd::code_block];                                                // (G, code_block)
 };
 
-/// Finds the codes of candidates, in order.
+/// Finds candidates, in order. All that happens once a page happens here, behind one branch.
 template <class E>
 class code_finder {
  public:
-  code_finder(const head_view<E>& from, const simd::code_format& format, std::span<const std::int32_t> ids)
-      : from_(from), format_(format), ids_(ids), page_shift_(std::countr_zero(static_cast<unsigned>(from.rows.page_tokens))) {}
+  code_finder(const kernels_used& kernels, const head_view<E>& from, const simd::code_format& format, const group_queries& asked,
+              const prepared& queries, std::span<const std::int32_t> ids, int heads)
+      : kernels_(kernels), from_(from), format_(format), asked_(asked), queries_(queries), ids_(ids), heads_(heads) {}
 
-  /// The next candidates before `last`, from `first` on.
+  /// Candidates from `first` on, before `last`.
   void find(std::int64_t first, std::int64_t last, block& b) {
     b.n = static_cast<int>(std::clamp<std::int64_t>(last - first, 0, simd::code_block));
     if (b.n == 0) return;
     const std::int32_t* const ids = ids_.data() + first;
+    const int shift = std::countr_zero(static_cast<unsigned>(from_.rows.page_tokens));
     const std::int64_t mask = from_.rows.page_tokens - 1;
     for (int t = 0; t < b.n; ++t) {
-      const std::int64_t page = ids[t] >> page_shift_, slot = ids[t] & mask;
-      if (page != page_) {
-        page_ = page;
-        code_ = code_of(from_.columns, from_.pages[page], from_.head);
-      }
+      const std::int64_t page = ids[t] >> shift, slot = ids[t] & mask;
+      if (page != page_) turn_to(page);
       b.keys[t] = {code_.signs + slot, code_.magnitudes + slot * format_.magnitude_bytes, code_.weights + slot * format_.weights};
-      b.pages[t] = page;
+      for (int g = 0; g < heads_; ++g) b.terms[g * simd::code_block + t] = terms_[g];
     }
   }
 
  private:
-  const head_view<E>& from_;
-  const simd::code_format& format_;
-  std::span<const std::int32_t> ids_;
-  int page_shift_;
-  std::int64_t page_ = -1;
-  page_code<false> code_;
-};
-
-/// What pages add to the logits of a group, page after page.
-template <class E>
-class page_terms {
- public:
-  page_terms(const kernels_used& kernels, const head_view<E>& from, const group_queries& asked, const prepared& queries, int heads)
-      : kernels_(kernels), from_(from), asked_(asked), queries_(queries), heads_(heads) {}
-
-  /// Terms of every candidate of a block.   terms (G, term_pitch)
-  void fill(const block& b, bool centre, float* terms) {
-    for (int t = 0, end = 0; t < b.n; t = end) {
-      for (end = t + 1; end < b.n && b.pages[end] == b.pages[t];) ++end;
-      if (centre && b.pages[t] != page_) find(b.pages[t]);
-      for (int g = 0; g < heads_; ++g) {  // eight at a time: what is too much lies in the next run, or behind the block
-        for (int i = t; i < end; i += 8) std::fill_n(terms + g * term_pitch + i, 8, now_[g]);
-      }
-    }
-  }
-
-  static constexpr int term_pitch = simd::code_block + 8;
-
- private:
-  void find(std::int64_t page) {
+  void turn_to(std::int64_t page) {
     page_ = page;
-    const int D = from_.rows.key_dim;
+    const int D = format_.dim;
+    code_ = code_of(from_.columns, from_.pages[page], from_.head);
+    for (int d = 0; d < D; d += 8) __builtin_prefetch(code_.signs + d / 8 * format_.sign_pitch);
+    if (code_.means == nullptr) return;
     float computed[most_rerank_heads];                                                              // (G)
     const float* dots = computed;
     if (asked_.page_dots != nullptr) {
       dots = asked_.page_dots + (page - asked_.first_page) * heads_;
     } else {
-      const bf16* const mean = code_of(from_.columns, from_.pages[page], from_.head).means;
-      kernels_.page.page_dots(queries_.plain, page_pitch(D), heads_, mean, D, computed);
+      kernels_.page.page_dots(queries_.plain, page_pitch(D), heads_, code_.means, D, computed);
     }
-    for (int g = 0; g < heads_; ++g) now_[g] = static_cast<float>(queries_.page_units[g] * static_cast<double>(dots[g]));
+    for (int g = 0; g < heads_; ++g) terms_[g] = static_cast<float>(queries_.page_units[g] * static_cast<double>(dots[g]));
   }
 
   const kernels_used& kernels_;
   const head_view<E>& from_;
+  const simd::code_format& format_;
   const group_queries& asked_;
   const prepared& queries_;
+  std::span<const std::int32_t> ids_;
   int heads_;
   std::int64_t page_ = -1;
-  float now_[most_rerank_heads] = {};                                                               // (G)
+  page_code<false> code_;
+  float terms_[most_rerank_heads] = {};                                                             // (G)
 };
 
 /// Logits of candidates [first, last) by the kernels of a given instruction set.
 template <int Bits, class E>
 void rerank_range(const kernels_used& kernels, const head_view<E>& from, const group_queries& asked, const simd::code_format& format,
-                  const prepared& queries, bool centre, std::span<const std::int32_t> ids, std::int64_t first, std::int64_t last,
+                  const prepared& queries, std::span<const std::int32_t> ids, std::int64_t first, std::int64_t last,
                   tensor_view<float, 2> logits) {
   const auto G = static_cast<int>(logits.extents[0]);
   const simd::code_function code_sums = kernels.code.template code_sums<Bits - 1>();
-  code_finder finder(from, format, ids);
-  page_terms pages(kernels, from, asked, queries, G);
-  constexpr int term_pitch = page_terms<E>::term_pitch;
+  code_finder finder(kernels, from, format, asked, queries, ids, G);
   block blocks[2];
   block *now = &blocks[0], *next = &blocks[1];
-  float terms[most_rerank_heads * term_pitch];                                                      // (G, term_pitch)
   float sums[most_rerank_heads * simd::code_block];                                                 // (padded heads, code_block)
   finder.find(first, last, *now);
   for (std::int64_t begin = first; begin < last; begin += simd::code_block) {
     finder.find(begin + simd::code_block, last, *next);
-    pages.fill(*now, centre, terms);
     code_sums(format, queries.whole, static_cast<int>(padded_heads(G)), now->keys, now->n, next->keys, next->n, sums);
-    for (int g = 0; g < G; ++g)
-      kernels.code.logits(queries.units[g], sums + g * simd::code_block, terms + g * term_pitch, now->n, logits.at(g, begin));
+    for (int g = 0; g < G; ++g) {
+      const std::int64_t row = g * simd::code_block;
+      kernels.code.logits(queries.units[g], sums + row, now->terms + row, now->n, logits.at(g, begin));
+    }
     std::swap(now, next);
   }
 }
@@ -208,8 +181,7 @@ void rerank(const kernels_used& kernels, const host& exec, const key_sketch& ske
   format.last_levels = levels.last.data();
   format.last = levels.last_from;
   for_each_task(exec, ceil_div(C, task_tokens), [&](std::int64_t task) {
-    rerank_range<Bits>(kernels, from, queries, format, ready, sketch.centre, ids, task * task_tokens, std::min(C, (task + 1) * task_tokens),
-                       logits);
+    rerank_range<Bits>(kernels, from, queries, format, ready, ids, task * task_tokens, std::min(C, (task + 1) * task_tokens), logits);
   });
 }
 
