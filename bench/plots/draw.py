@@ -10,7 +10,7 @@ from chart import Chart
 
 WINDOWS = [128, 256, 512, 1024, 2048, 4096]
 CONTEXTS = [1024, 2048, 4096, 8192, 16384, 32768]
-QUERY_TIMES = [50, 100, 200, 400, 800, 1600, 3200, 6400, 12800]
+QUERY_TIMES = [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600]
 
 
 def read(path):
@@ -58,16 +58,15 @@ def peers(results):
     values = read(results / "peers.txt")
     chart = Chart("What a search costs", "131,072 keys of one head, D 128, the best 100 by inner product; one query at a time, one thread",
                   "time of a query, µs", "recall of the exact best 100", QUERY_TIMES, [.5, .6, .7, .8, .9, 1])
-    for name, label, hollow, colour in (("kvx", "kvx", False, 0), ("kvx_exact", "kvx, then exact rows", True, 0),
+    for name, label, hollow, colour in (("kvx", "kvx", False, 0), ("kvx_exact", "kvx + exact", True, 0),
                                         ("faiss_flat", "faiss flat", False, 2), ("faiss_flat_bf16", "faiss flat, bf16", True, 2),
-                                        ("faiss_ivfpq", "faiss IVF-PQ", False, 1),
-                                        ("faiss_ivfpq_exact", "faiss IVF-PQ, then exact", True, 1),
+                                        ("faiss_ivfpq", "faiss IVF-PQ", False, 1), ("faiss_ivfpq_exact", "faiss IVF-PQ + exact", True, 1),
                                         ("faiss_hnsw", "faiss HNSW", False, 3), ("hnswlib", "hnswlib", False, 4)):
         start = f"peers_recall_{name}_"
         settings = [n.removeprefix(start) for n in values if n.startswith(start) and n.removeprefix(start).isalnum()]
         points = [(values[f"peers_us_{name}_{s}"], values[start + s]) for s in settings if values[start + s] >= .5]
         insert = values.get(f"peers_insert_us_{name}", values.get(f"peers_insert_us_{name.removesuffix('_exact')}"))
-        chart.add(label if insert is None else f"{label}\ninsert {insert:.2g} µs a key", points, hollow=hollow, colour=colour)
+        chart.add(label if insert is None else f"{label}\ninsert {insert:.{1 if insert < 10 else 0}f} µs a key", points, hollow=hollow, colour=colour)
     return chart
 
 

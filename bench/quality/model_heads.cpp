@@ -29,8 +29,7 @@ std::vector<head_rows> heads_of(decode_loop::forward_pass& pass, const kvx::host
   head_rows empty;
   empty.dim = static_cast<int>(s.head_dim);
   empty.group = static_cast<int>(s.query_heads / s.kv_heads);
-  const bool interleaved = s.pairs == decode_loop::rope_pairs::interleaved;
-  empty.pairs = {interleaved ? kvx::rope_pairs::order::interleaved : kvx::rope_pairs::order::halves, empty.dim};
+  empty.pairs = s.turned_pairs();
   empty.positions.assign(positions.begin(), positions.end());
   std::vector<head_rows> heads((s.layers - std::min(s.layers, first_measured_layer)) * s.kv_heads, empty);
   for (head_rows& head : heads) head.keys.reserve(ids.size() * s.head_dim);
