@@ -17,10 +17,12 @@
 
 /// Asks for the magnitudes and weights of a key.
 [[gnu::always_inline]] inline void prefetch_code(const code_format& f, const code_address& a) {
-  for (std::int64_t j = 0; j < f.magnitude_bytes; j += 64) __builtin_prefetch(a.magnitudes + j);
+  __builtin_prefetch(a.magnitudes);
   __builtin_prefetch(a.magnitudes + f.magnitude_bytes - 1);
-  for (std::int64_t j = 0; j < f.weights; j += 32) __builtin_prefetch(a.weights + j);
+  for (std::int64_t j = 64; j < f.magnitude_bytes; j += 64) __builtin_prefetch(a.magnitudes + j);
+  __builtin_prefetch(a.weights);
   __builtin_prefetch(a.weights + f.weights - 1);
+  for (std::int64_t j = 32; j < f.weights; j += 32) __builtin_prefetch(a.weights + j);
 }
 
 /// Signs of keys, chunk after chunk, 0 beyond D: (n, chunks). While key t is read, the others' t-th is asked for.

@@ -105,7 +105,13 @@ class code_finder {
       const std::int64_t page = ids[t] >> shift, slot = ids[t] & mask;
       if (page != page_) turn_to(page);
       b.keys[t] = {code_.signs + slot, code_.magnitudes + slot * format_.magnitude_bytes, code_.weights + slot * format_.weights};
-      for (int g = 0; g < heads_; ++g) b.terms[g * simd::code_block + t] = terms_[g];
+      for (int g = 0; g < heads_; g += 4) {  // there is room for a multiple of four
+        float* const to = b.terms + g * simd::code_block + t;
+        to[0] = terms_[g];
+        to[simd::code_block] = terms_[g + 1];
+        to[2 * simd::code_block] = terms_[g + 2];
+        to[3 * simd::code_block] = terms_[g + 3];
+      }
     }
   }
 
