@@ -26,6 +26,7 @@ namespace host_rsq {
 
 /// Candidates of one task.
 inline constexpr std::int64_t task_tokens = 1024;
+static_assert(task_tokens % simd::code_block == 0);
 
 /// Rows of whole queries: the kernels take one, two, or a multiple of four.
 constexpr std::int64_t padded_heads(std::int64_t heads) { return heads <= 2 ? heads : round_up(heads, 4); }
@@ -157,7 +158,7 @@ void rerank_range(const kernels_used& kernels, const head_view<E>& from, const g
   float sums[most_rerank_heads * simd::code_block];                                                 // (padded heads, code_block)
   finder.find(first, last, *now);
   for (std::int64_t begin = first; begin < last; begin += simd::code_block) {
-    finder.find(begin + simd::code_block, last, *next);
+    finder.find(begin + simd::code_block, static_cast<std::int64_t>(ids.size()), *next);  // the next task's too: often this thread's
     code_sums(format, queries.whole, static_cast<int>(padded_heads(G)), now->keys, now->n, next->keys, next->n, sums);
     for (int g = 0; g < G; ++g) {
       const std::int64_t row = g * simd::code_block;
