@@ -43,8 +43,8 @@ for tool in c++ cmake ninja python3; do
 done
 
 # The SIMT tests compile kernels for the host and need CUDA's headers alone. Versions are pinned: the wheels are those of CUDA 13.0.
-if ! { command -v nvcc || [ -x /usr/local/cuda/bin/nvcc ]; } >/dev/null && [ ! -f "$folder/cuda/nvidia/cu13/include/cuda_runtime.h" ]; then
+if ! { command -v nvcc || [ -x /usr/local/cuda/bin/nvcc ]; } >/dev/null && [ ! -f "$folder/cuda/nvidia/cu13/include/nv/target" ]; then
   say "no CUDA toolkit here: fetching its headers for the SIMT tests"
   python3 -m pip install -q --disable-pip-version-check --root-user-action ignore --no-deps --target "$folder/cuda" \
-    nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 >/dev/null 2>&1 || say "they cannot be had: the SIMT tests are left out"
+    nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85 >/dev/null 2>&1 || say "they cannot be had: the SIMT tests are left out"
 fi

@@ -155,6 +155,30 @@ TEST_CASE("equal scores: the first tokens; NaN keys: never, even if fewer are fo
   CHECK(search(sketch, {}, columns.zone(0, 2, 300), q.view(.1f), {}, 400).size() == 297);
 }
 
+TEST_CASE("keys without a centre that nearly all agree with the query still have scores apart") {
+  key_sketch sketch;
+  sketch.centre = false;
+  bucket_columns columns(sketch, {64, 64, 64}, 1, 4096, 2);
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  std::vector<float> common(64), keys;
+  for (float& x : common) x = 8 * normal(random);
+  for (int t = 0; t < 4096; ++t) {
+    // Every second key lies nearer to the query than the others.
+    for (const float x : common) keys.push_back(x * (t % 2 == 0 ? 1.0f : 1.15f) + normal(random));
+  }
+  columns.encode(0, keys);
+  group_queries q;
+  q.group = 1;
+  q.dim = 64;
+  q.plain = q.rotated = common;
+  rotate(q.rotated.data(), q.rotated.size(), sketch.seed);
+  q.lse = {0};
+  const std::vector<std::int32_t> found = search(sketch, {}, columns.zone(0, 0, 4096), q.view(.1f), {}, 400);
+  CHECK(found.back() > 600);  // not the first ones of one large tie
+  CHECK(std::count_if(found.begin(), found.end(), [](std::int32_t t) { return t % 2 != 0; }) > 300);
+}
+
 TEST_CASE("candidates: fractions, the minimum of the kept, the paper's schedule") {
   CHECK(candidate_count({.fraction = .1, .per_kept = 0}, {}, 8192, 256) == 820);
   CHECK(candidate_count({}, {}, 8192, 256) == 1280);

@@ -189,13 +189,13 @@ class plain_sign_sums {
     for (const double x : tops) base += x;
     if (!tops.empty()) base /= static_cast<double>(tops.size());
     for (const double x : tops) spread = std::max(spread, std::fabs(x - base));
-    double word = std::max(largest / (steps * .75), spread / 8192);
+    double word = std::max(largest / (steps * .5), spread / 8192);
     if (!(word > 0)) word = 1;
     for (std::size_t g = 0; g < heads_.size(); ++g) {
       plain_head& h = heads_[g];
       h.offset = -1e9;
       if (!h.used) continue;
-      h.ratio = static_cast<int>(std::min<std::int64_t>(static_cast<std::int64_t>(32768 * (units[g] / word) / steps), 24576));
+      h.ratio = static_cast<int>(std::min<std::int64_t>(static_cast<std::int64_t>(32768 * (units[g] / word) / steps), 16384));
       h.centre = static_cast<int>(std::floor(static_cast<double>((16 * middle - h.entries) * steps * h.ratio) / 0x1p19 + .5));
       h.page_scale = means_ ? with_float_precision(scale * h.undo / word) : 0;
       h.offset = (-h.lse - base) / word;

@@ -324,13 +324,14 @@ inline bucket_query prepare_sign_sums(const host&, const key_sketch& sketch, buc
     for (std::int64_t p = 0; p < pages; ++p) spread = std::max(spread, std::fabs(tops[static_cast<std::size_t>(p)] - base));
   }
 
-  // One word in nats: no head's ratio above 3/4, and pages within a quarter of the range.
-  double word = std::max(largest_unit / (steps * 0.75), spread / 8192);
+  // One word in nats: no head's ratio above 1/2, so that the largest sum still has a byte of its own, and pages within a quarter of the
+// range.
+  double word = std::max(largest_unit / (steps * 0.5), spread / 8192);
   if (!(word > 0)) word = 1;
   for (int g = 0; g < heads; ++g) {
     const head_units& u = units[static_cast<std::size_t>(g)];
     const auto ratio = u.used ? static_cast<std::int64_t>(32768 * (u.sum / word) / steps) : 0;
-    part.ratios[g] = static_cast<std::int16_t>(std::min<std::int64_t>(ratio, 24576));
+    part.ratios[g] = static_cast<std::int16_t>(std::min<std::int64_t>(ratio, 16384));
     // (middle - mean sum) steps ratio / 2^15, the mean sum being entries / 16
     const std::int64_t centre = (16 * middle - u.entries) * steps * part.ratios[g];
     part.centres[g] = saturated(static_cast<std::int32_t>((centre + (1 << 18)) >> 19));
