@@ -93,7 +93,8 @@ class cache {
   // ---- steps ----
 
   /// Reserves rows for every entry, or throws and changes nothing. A page that is shared and partly filled is copied before it is
-  /// written to, and held until the commit: the pool must have room for both, so it may be full although the last page is not.
+  /// written to, and held until the commit: the pool must have room for both, so it may be full although the last page is not. So are
+  /// pages of the first 1,024 tokens where forks that part before them both retrieve: their balances differ, and codes lie with the pages.
   kvx::step begin(const Backend& exec, std::span<const advance> batch, call_site where = call_site::here());
   kvx::step begin(const Backend& exec, std::initializer_list<advance> batch, call_site where = call_site::here()) {
     return begin(exec, std::span<const advance>(batch.begin(), batch.size()), where);
@@ -197,11 +198,11 @@ cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geomet
       plan_(plan<layout>(geometry_, columns, where)) {
   std::vector<sequence_book::group> groups;
   for (const layer_group& g : plan_.groups) groups.push_back({g.rules, page_pool(g.units)});
+  require_range("geometry.rope.dims", geometry_.rope.dims, 0, layout::shape.key_dim, where);
   book_ = std::make_shared<sequence_book>(std::move(groups), geometry_.max_sequences);
   memory_ = allocate(exec, plan_.bytes.rows + plan_.bytes.columns);
   layers_ = place_layers<layout>(geometry_, plan_, columns, memory_.data());
   if constexpr (retrieves) {
-    require_range("geometry.rope.dims", geometry_.rope.dims, 0, layout::shape.key_dim, where);
     int layers = 0;
     for (const memory& layer : layers_) layers += layer.retrieves ? 1 : 0;
     balances_ = balance_book({Spec::sketch.balance, zones.sink, layers, geometry_.kv_heads, layout::shape.key_dim, geometry_.rope},
@@ -240,11 +241,10 @@ sequence cache<Backend, Spec>::fork(const Backend& exec, sequence s, std::int64_
 
 template <class Backend, class Spec>
 kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advance> batch, call_site where) {
-  const int own_group = retrieving_group();
-  const auto own = [&](const reservation::part& p) {
-    return balances_.contested(p, zones, layout::shape.tokens, book_->slots(), static_cast<std::size_t>(own_group));
+  const auto own = [&, encoding = std::vector<std::uint32_t>()](const reservation::part& p) mutable {
+    return balances_.contested(p, zones, layout::shape.tokens, book_->slots(), retrieving_group(), encoding);
   };
-  kvx::step step(book_, batch, own_group, own, where);
+  kvx::step step(book_, batch, retrieving_group(), own, where);
   require_range("tokens of a step", step.tokens(), 0, geometry_.step_tokens(), where);
   step.appended_.resize(static_cast<std::size_t>(geometry_.layers));
   step.items_.resize(plan_.groups.size());

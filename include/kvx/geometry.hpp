@@ -49,6 +49,8 @@ inline void check(const geometry& g, call_site where) {
   require_range("geometry.max_sequences", g.max_sequences, 1, 1 << 20, where);
   require_range("geometry.max_step_tokens", g.max_step_tokens, 0, g.max_tokens, where);
   require_range("geometry.rollback", g.rollback, 0, std::int64_t{1} << 40, where);
+  require(g.rope.channels == rope_pairs::order::none || g.rope.dims >= 2, "geometry.rope.dims is 0: say how many channels are rotary",
+          where);
   if (!g.kinds.empty()) require_range("size of geometry.kinds", static_cast<std::int64_t>(g.kinds.size()), g.layers, g.layers, where);
   for (const layer_kind& kind : g.kinds) {
     if (kind.sees != layer_kind::attention::window) continue;

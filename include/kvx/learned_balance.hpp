@@ -55,9 +55,10 @@ struct query_sample {
 /// The diagonals of one sequence. Fixed once, shared by forks.
 struct balance_table {
   std::vector<float> diagonals;  // (layers, heads, D)
-  int layers = 0;                ///< where queries were seen; in the others the diagonal is 1
+  std::vector<std::uint8_t> seen;  ///< (layers, heads): its queries were seen; where not, the diagonal is 1
 
-  explicit balance_table(const learning_rules& r) : diagonals(r.values(), 1.0f) {}
+  explicit balance_table(const learning_rules& r)
+      : diagonals(r.values(), 1.0f), seen(static_cast<std::size_t>(r.layers) * static_cast<std::size_t>(r.heads)) {}
 };
 
 /// What one sequence has learned: samples in order, of committed positions alone.
@@ -141,21 +142,30 @@ class balance_book {
     return entry;
   }
 
-  /// Units of an entry whose keys its commit will encode for the first time while another sequence shares them that has not the same
-  /// balance: [0, result), those of the tokens that are learned from, must be its own.
+  /// Units of an entry that its commit encodes for the first time while they are shared with a sequence of another balance that has encoded
+  /// them, or will by an open step: [0, result), those of the tokens that are learned from, must be its own.
+  ///
+  /// encoding    slots of earlier entries of the batch that encode for the first time; this one is added if it does
   std::int64_t contested(const reservation::part& p, const zones& z, std::int64_t page_tokens, std::span<const sequence_book::slot> all,
-                         std::size_t group) const {
+                         int group, std::vector<std::uint32_t>& encoding) const {
+    const auto encoded = [&](std::int64_t n) { return edge(z, n, page_tokens) >= z.first; };
+    if (!on() || encoded(p.length) || !encoded(p.length + p.tokens)) return 0;
     const std::int64_t units = ceil_div(rules_.tokens, page_tokens);
-    if (!on() || edge(z, p.length, page_tokens) >= z.first || edge(z, p.length + p.tokens, page_tokens) < z.first) return 0;
-    const std::vector<page_id>& mine = all[p.slot].tables[group].units;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (i == p.slot || !all[i].open) continue;
-      if (slots_[i].balance != nullptr && slots_[i].balance == slots_[p.slot].balance) continue;
-      const std::vector<page_id>& others = all[i].tables[group].units;
-      const auto common = std::min<std::int64_t>({units, std::ssize(mine), std::ssize(others)});
-      if (!std::equal(mine.begin(), mine.begin() + common, others.begin(), std::not_equal_to<>())) return units;
-    }
-    return 0;
+    const std::vector<page_id>& mine = all[p.slot].tables[static_cast<std::size_t>(group)].units;
+    const auto rivals = [&](std::size_t i) {
+      const sequence_book::slot& other = all[i];
+      if (i == p.slot || !other.open) return false;
+      if (slots_[i].balance != nullptr && slots_[i].balance == slots_[p.slot].balance) return false;
+      const page_table& table = other.tables[static_cast<std::size_t>(group)];
+      const bool encodes = encoded(other.in_step ? std::ssize(table.pages) * page_tokens : other.length) ||
+                           std::find(encoding.begin(), encoding.end(), i) != encoding.end();
+      const auto common = std::min<std::int64_t>({units, std::ssize(mine), std::ssize(table.units)});
+      return encodes && !std::equal(mine.begin(), mine.begin() + common, table.units.begin(), std::not_equal_to<>());
+    };
+    std::int64_t result = 0;
+    for (std::size_t i = 0; i < all.size() && result == 0; ++i) result = rivals(i) ? units : 0;
+    encoding.push_back(p.slot);
+    return result;
   }
 
   /// The diagonals that a sequence retrieves with; null before they are fixed.
@@ -184,8 +194,8 @@ class balance_book {
           moments.add_energies(sample.energies.data() + rules_.at(layer) + h * rules_.dim);
       }
       moments.balance(rules_.pairs, to + h * rules_.dim);
+      entry.balance->seen[static_cast<std::size_t>(std::int64_t{layer} * rules_.heads + h)] = moments.queries() > 0 ? 1 : 0;
     });
-    if (all[0].queries() > 0) ++entry.balance->layers;
     return to;
   }
 
@@ -202,7 +212,9 @@ class balance_book {
   template <class Stats>
   void count(Stats& stats) const {
     for (const learned_balance& of : slots_) {
-      if (of.balance != nullptr && of.balance->layers == rules_.layers) ++stats.balanced_sequences;
+      if (of.balance == nullptr) continue;
+      const std::vector<std::uint8_t>& seen = of.balance->seen;
+      if (std::find(seen.begin(), seen.end(), 0) == seen.end()) ++stats.balanced_sequences;
     }
   }
 

@@ -202,6 +202,15 @@ TEST_CASE_TEMPLATE("forks from before the balance is fixed go their own ways, fo
   x.c.close(x.exec, d);
 
   if constexpr (C::layout::shares_pages) {
+    // Who shares pages but has encoded nothing is no reason to copy them.
+    const sequence part = x.c.fork(x.exec, a, 48);
+    x.c.truncate(x.exec, a, 80);
+    const std::int64_t before = x.c.stats().rows_copied;
+    x.learn(a, {first.begin() + 80, first.end()});
+    CHECK(x.c.stats().rows_copied == before);
+    CHECK(x.all(a) == expected_first);
+    x.c.close(x.exec, part);
+
     // 80 tokens: the balance is known, though nothing is encoded yet; both forks have it, and no page is copied.
     const sequence s = x.c.open(x.exec);
     x.learn(s, {first.begin(), first.begin() + 80});
@@ -233,8 +242,10 @@ TEST_CASE("without queries the balance is 1, and short sequences attend to every
 
 TEST_CASE("a rotary embedding of more dims than keys have is refused") {
   geometry g = two_layers;
-  g.rope.dims = shape.key_dim + 1;
-  CHECK_THROWS_AS((balanced<paged>(test::one_thread(), {}, g)), usage_error);
+  for (const int dims : {shape.key_dim + 1, 0, -2}) {
+    g.rope.dims = dims;
+    CHECK_THROWS_WITH_AS((balanced<paged>(test::one_thread(), {}, g)), doctest::Contains("geometry.rope.dims"), usage_error);
+  }
 }
 
 TEST_CASE("observe refuses what attend refuses") {

@@ -69,7 +69,7 @@ TEST_CASE("dims, groups, page sizes, elements") {
     check<bf16>({.page_tokens = 32, .key_dim = 24, .value_dim = 8, .lengths = {1300}}, group == 17 ? 64 : group);
 }
 
-TEST_CASE("a NaN key gives NaN for itself alone; threads change nothing") {
+TEST_CASE("a key with NaN or infinity gives NaN for itself alone; threads change nothing") {
   paged_rows<bf16> rows({.page_tokens = 64, .key_dim = 64, .value_dim = 8, .lengths = {3000}});
   const std::vector<float> q(2 * 64, .5f);
   std::vector<std::int32_t> ids;
@@ -77,9 +77,11 @@ TEST_CASE("a NaN key gives NaN for itself alone; threads change nothing") {
   const head_view<bf16> from{rows.view(), {}, rows.item(0, 1, 0).pages, 0};
   const auto clean = logits_of(from, q, 2, ids, 0);
   CHECK(logits_of(from, q, 2, ids, 0, {.threads = 3, .parallel = std_threads()}) == clean);
-  rows.key(0, 10, 0)[3] = round_to<bf16>(quiet_nan);
-  const auto spoiled = logits_of(from, q, 2, ids, 0);
-  for (std::size_t i = 0; i < spoiled.size(); ++i) CHECK((i % ids.size() == 5 ? is_nan(spoiled[i]) : spoiled[i] == clean[i]));
+  for (const float bad : {quiet_nan, infinity, -infinity}) {
+    rows.key(0, 10, 0)[3] = round_to<bf16>(bad);
+    const auto spoiled = logits_of(from, q, 2, ids, 0);
+    for (std::size_t i = 0; i < spoiled.size(); ++i) CHECK((i % ids.size() == 5 ? is_nan(spoiled[i]) : spoiled[i] == clean[i]));
+  }
 }
 
 TEST_CASE("passing through: every candidate ties") {

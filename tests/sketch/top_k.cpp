@@ -134,3 +134,30 @@ TEST_CASE("misuse is refused") {
   CHECK_THROWS_AS(top_k(host{}, scores, 3, std::span(positions)), usage_error);
   CHECK_NOTHROW(top_k(host{}, scores, 2, std::span(positions)));
 }
+
+#if defined(__x86_64__)
+TEST_CASE("scores around zero, on a processor that takes subnormal numbers for zeros") {
+  constexpr unsigned flush = 0x8040;  // of results and of operands
+  const unsigned before = __builtin_ia32_stmxcsr();
+  for (const bool flushes : {false, true}) {
+    CAPTURE(flushes);
+    for (const float tiny : {0.0f, 1e-40f, -1e-40f, 1e-45f}) {
+      CAPTURE(tiny);
+      std::vector<float> scores(6000, 0.0f), seen;
+      for (std::size_t i = 0; i < 50; ++i) scores[i * 120] = 1 / static_cast<float>(i + 1);
+      for (std::size_t i = 1; i < 6000; i += 7) scores[i] = tiny;
+      seen = scores;
+      if (flushes) std::replace(seen.begin(), seen.end(), tiny, 0.0f);
+      for (const std::int64_t k : {1, 49, 51, 256, 1000, 5990}) {
+        const auto expected = sorted(seen, k);
+        std::vector<std::int32_t> positions(static_cast<std::size_t>(k), -1);
+        __builtin_ia32_ldmxcsr(flushes ? before | flush : before);
+        const top_k_result result = top_k(host{}, std::span<const float>(scores), k, std::span(positions));
+        __builtin_ia32_ldmxcsr(before);
+        CHECK(result.taken == k);
+        CHECK(positions == expected);
+      }
+    }
+  }
+}
+#endif

@@ -6,6 +6,7 @@
 namespace kvx {
 
 /// No reranking: all candidates tie, so that of more than `keep` the first ones stay. An index behind it proposes what is kept.
+/// A key with NaN or infinity is left out where the sketch has norms; without, it may be attended to.
 struct pass_through {
   group_rule rule{.by = group_rule::kind::max};
 };

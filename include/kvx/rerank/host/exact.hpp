@@ -6,6 +6,7 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/math.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/rerank/exact.hpp>
 #include <kvx/rerank/head_view.hpp>
@@ -24,6 +25,8 @@ namespace kvx {
 
 namespace host_exact {
 
+constexpr float finite_or_nan(float logit) { return logit - logit == 0 ? logit : quiet_nan; }
+
 /// Candidates of one task: a multiple of the kernels' blocks.
 inline constexpr std::int64_t task_tokens = 512;
 
@@ -36,7 +39,7 @@ constexpr std::int64_t rerank_scratch(const host&, const exact&, int key_dim, st
   return 64 + heads * host_exact::pitch(key_dim) * static_cast<std::int64_t>(sizeof(float));
 }
 
-/// Logits of candidates for every head of a group, from their rows.
+/// Logits of candidates for every head of a group, from their rows. One that is not finite becomes NaN: such a key is never found.
 ///
 /// shapes      ids (C), ascending; logits (G, C), rows dense; queries.plain (G, D)
 /// units       nats, scaled; a soft cap would not change their order and is left to attention
@@ -86,7 +89,9 @@ void rerank(const host& exec, const exact& policy, const key_sketch&, const head
     for (int n = find(begin, now); n > 0;) {
       const int ahead = find(begin + n, next);
       kernels.rows<E>().dots(q, pitch, static_cast<int>(G), now, n, next, ahead, static_cast<int>(D), scores);
-      for (std::int64_t g = 0; g < G; ++g) std::copy_n(scores + g * simd::block_tokens, n, logits.at(g, begin));
+      for (std::int64_t g = 0; g < G; ++g)
+        std::transform(scores + g * simd::block_tokens, scores + g * simd::block_tokens + n, logits.at(g, begin),
+                       host_exact::finite_or_nan);
       begin += n;
       n = ahead;
       std::swap(now, next);

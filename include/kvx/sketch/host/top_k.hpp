@@ -19,6 +19,19 @@ namespace host_top_k {
 /// Scores around the k-th largest that are set aside at last, and scores that are looked at together.
 inline constexpr std::int64_t most_near = 2048, piece = 4096;
 
+/// Whether the score of an order is subnormal. A processor told to take such numbers for zeros compares them as floats otherwise than their
+/// orders do, so these are compared as orders.
+constexpr bool is_subnormal(std::uint32_t order) {
+  const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, score_of(order)) & 0x7fffffffu;
+  return bits != 0 && bits < 0x00800000u;
+}
+
+/// How many scores reach an order.
+inline std::int64_t count_reaching(const simd::rerank_table& kernels, std::span<const float> scores, std::uint32_t order) {
+  if (is_subnormal(order)) return std::count_if(scores.begin(), scores.end(), [&](float x) { return score_order(x) >= order; });
+  return kernels.count_at_least(scores.data(), static_cast<std::int64_t>(scores.size()), score_of(order));
+}
+
 /// Two borders between which the k-th largest score lies.
 ///
 /// low         order that at least k scores reach, and how many they are
@@ -33,7 +46,7 @@ struct border {
 
   void look_at(const simd::rerank_table& kernels, std::span<const float> scores, std::int64_t k, std::uint32_t order) {
     if (order <= low || order >= high) return;
-    const std::int64_t reach = kernels.count_at_least(scores.data(), static_cast<std::int64_t>(scores.size()), score_of(order));
+    const std::int64_t reach = count_reaching(kernels, scores, order);
     (reach >= k ? low : high) = order;
     (reach >= k ? reach_low : reach_high) = reach;
   }
@@ -67,6 +80,12 @@ inline border find_border(const simd::rerank_table& kernels, std::span<const flo
 /// Calls visit(t) for the positions of scores that reach `order`, ascending, until it returns false.
 template <class Visit>
 void for_each_reaching(const simd::rerank_table& kernels, std::span<const float> scores, std::uint32_t order, const Visit& visit) {
+  if (is_subnormal(order)) {
+    for (std::size_t t = 0; t < scores.size(); ++t) {
+      if (score_order(scores[t]) >= order && !visit(t)) return;
+    }
+    return;
+  }
   std::int32_t found[piece];
   const auto n = static_cast<std::int64_t>(scores.size());
   for (std::int64_t first = 0; first < n; first += piece) {
@@ -78,22 +97,24 @@ void for_each_reaching(const simd::rerank_table& kernels, std::span<const float>
   }
 }
 
-/// Takes all scores that reach `high`, and of those that reach `low` alone the first `ties`.
+/// Takes all scores that reach `high`, and of those that reach `low` alone the first `ties`. Returns how many.
 template <class Position>
-void take_in_order(const simd::rerank_table& kernels, std::span<const float> scores, const border& b, std::int64_t k, Position* positions) {
-  std::int64_t ties = k - b.reach_high;
+std::int64_t take_in_order(const simd::rerank_table& kernels, std::span<const float> scores, const border& b, std::int64_t k,
+                           Position* positions) {
+  std::int64_t ties = k - b.reach_high, taken = 0;
   for_each_reaching(kernels, scores, b.low, [&](std::size_t t) {
     if (score_order(scores[t]) >= b.high || ties-- > 0) {
-      *positions++ = static_cast<Position>(t);
-      --k;
+      positions[taken++] = static_cast<Position>(t);
     }
-    return k > 0;
+    return taken < k;
   });
+  return taken;
 }
 
-/// Takes all scores that reach `high`, and the best of the most_near at most between the borders, k in all.
+/// Takes all scores that reach `high`, and the best of the most_near at most between the borders, k in all. Returns how many.
 template <class Position>
-void take_near(const simd::rerank_table& kernels, std::span<const float> scores, const border& b, std::int64_t k, Position* positions) {
+std::int64_t take_near(const simd::rerank_table& kernels, std::span<const float> scores, const border& b, std::int64_t k,
+                       Position* positions) {
   Position near[most_near];
   float values[most_near];
   std::int64_t taken = 0, n = 0;
@@ -116,8 +137,10 @@ void take_near(const simd::rerank_table& kernels, std::span<const float> scores,
     near[chosen] = near[i];
     chosen += (above | tie) ? 1 : 0;
   }
-  for (std::int64_t to = k; chosen > 0; --to)  // from the end, where there is room
+  const std::int64_t all = taken + chosen;
+  for (std::int64_t to = all; chosen > 0; --to)  // from the end, where there is room
     positions[to - 1] = taken > 0 && positions[taken - 1] > near[chosen - 1] ? positions[--taken] : near[--chosen];
+  return all;
 }
 
 }  // namespace host_top_k
@@ -140,15 +163,11 @@ top_k_result top_k(const host&, std::span<const float> scores, std::int64_t k, s
   using namespace host_top_k;
   const simd::rerank_table& kernels = simd::rerank_kernels();
   const std::int64_t real = kernels.count_at_least(scores.data(), count, -infinity);
-  const top_k_result result{std::min(k, real), count - real};
-  if (result.taken == 0) return result;
-  const border b = find_border(kernels, scores, result.taken, real);
-  if (b.between() <= most_near) {
-    take_near(kernels, scores, b, result.taken, positions.data());
-  } else {
-    take_in_order(kernels, scores, b, result.taken, positions.data());
-  }
-  return result;
+  const std::int64_t nans = count - real, wanted = std::min(k, real);
+  if (wanted == 0) return {0, nans};
+  const border b = find_border(kernels, scores, wanted, real);
+  if (b.between() <= most_near) return {take_near(kernels, scores, b, wanted, positions.data()), nans};
+  return {take_in_order(kernels, scores, b, wanted, positions.data()), nans};
 }
 
 }  // namespace kvx
