@@ -23,8 +23,10 @@ constexpr zones cut{.sink = 4, .local = 32};
 constexpr key_sketch learning{.balance = 64};
 constexpr std::int64_t encoded_from = 96;  // the shortest length whose edge reaches 64
 
-template <template <element, page_shape, zones> class Layout, key_sketch Sketch = learning>
-using balanced = cache<host, spec<Layout<bf16, shape, cut>, sign_buckets<Sketch>, rsq_ip<4>>>;
+template <class Layout, key_sketch Sketch = learning>
+using balanced = cache<host, spec<Layout, sign_buckets<Sketch>, rsq_ip<4>>>;
+using pages = paged<bf16, shape, cut>;
+using slabs = contiguous<bf16, shape, cut>;
 
 const geometry two_layers{.layers = 2,
                           .kv_heads = 2,
@@ -75,16 +77,16 @@ std::vector<token> joined(std::vector<token> a, const std::vector<token>& b) {
 }  // namespace
 
 TEST_CASE("the balance comes from the keys [sink, 64) and every eighth of their queries, and keys are encoded with it") {
-  fixture<balanced<paged>> x;
+  fixture<balanced<pages>> x;
   const std::vector<token> ids = tokens(1, 140);
   const sequence s = x.straight(ids);
   CHECK(x.c.stats().balanced_sequences == 1);
   const auto rows = x.c.view(1);
-  const auto pages = x.c.pages(1, s);
+  const auto table = x.c.pages(1, s);
   constexpr int D = shape.key_dim;
   for (int h = 0; h < 2; ++h) {
     balance_moments moments(D);
-    for (std::int64_t t = 4; t < 64; ++t) moments.add_key(rows.key.at(pages[static_cast<std::size_t>(t / 16)], h, t % 16));
+    for (std::int64_t t = 4; t < 64; ++t) moments.add_key(rows.key.at(table[static_cast<std::size_t>(t / 16)], h, t % 16));
     for (std::size_t t = 7; t < 64; t += 8) {
       std::vector<bf16> energies;
       for (int d = 0; d < D; ++d) {
@@ -97,7 +99,7 @@ TEST_CASE("the balance comes from the keys [sink, 64) and every eighth of their 
     std::vector<float> a(D);
     moments.balance(two_layers.rope, a.data());
     for (const std::int64_t page : {0, 3, 5}) {
-      const std::int32_t id = pages[static_cast<std::size_t>(page)];
+      const std::int32_t id = table[static_cast<std::size_t>(page)];
       std::vector<bf16> keys;
       for (int t = 0; t < 16; ++t) keys.insert(keys.end(), rows.key.at(id, h, t), rows.key.at(id, h, t) + D);
       const test::coded_page expected = test::encode_page_slowly(learning, keys, D, a.data());
@@ -113,8 +115,8 @@ TEST_CASE("the balance comes from the keys [sink, 64) and every eighth of their 
   }
 }
 
-TEST_CASE_TEMPLATE("pieces, cuts, refused tokens and dropped steps leave no trace in what is learned", C, balanced<paged>,
-                   balanced<contiguous>) {
+TEST_CASE_TEMPLATE("pieces, cuts, refused tokens and dropped steps leave no trace in what is learned", C, balanced<pages>,
+                   balanced<slabs>) {
   fixture<C> x;
   const std::vector<token> ids = tokens(1, 150);
   const auto expected = x.all(x.straight(ids));
@@ -160,8 +162,8 @@ TEST_CASE_TEMPLATE("pieces, cuts, refused tokens and dropped steps leave no trac
   CHECK(x.all(pieces) == expected);
 }
 
-TEST_CASE_TEMPLATE("forks from before the balance is fixed go their own ways, forks from after it share pages", C, balanced<paged>,
-                   balanced<contiguous>) {
+TEST_CASE_TEMPLATE("forks from before the balance is fixed go their own ways, forks from after it share pages", C, balanced<pages>,
+                   balanced<slabs>) {
   fixture<C> x;
   const std::vector<token> common = tokens(1, 56), first = joined(common, tokens(300, 90)), second = joined(common, tokens(600, 90));
   const sequence alone = x.straight(second);
@@ -170,16 +172,16 @@ TEST_CASE_TEMPLATE("forks from before the balance is fixed go their own ways, fo
 
   const sequence a = x.c.open(x.exec);
   x.learn(a, common);
-  const sequence b = x.c.fork(x.exec, a), late = x.c.fork(x.exec, a);
+  const sequence b = x.c.fork(x.exec, a);
   x.learn(a, {first.begin() + 56, first.end()});
   const auto expected_first = x.all(a);
-  const std::int64_t pages = x.c.stats().pages_used;
+  const std::int64_t used = x.c.stats().pages_used;
   {
     // A step that would fix another balance copies the pages it shares, and gives the copies back when it is dropped.
     const step dropped = x.c.begin(x.exec, {{b, 90}});
-    if constexpr (C::layout::shares_pages) CHECK(x.c.stats().pages_used > pages + 90 / 16);
+    if constexpr (C::layout::shares_pages) CHECK(x.c.stats().pages_used > used + 90 / 16);
   }
-  CHECK(x.c.stats().pages_used == pages);
+  CHECK(x.c.stats().pages_used == used);
   x.learn(b, {second.begin() + 56, second.end()});
   CHECK(x.all(b) == expected_second);
   CHECK(x.all(a) == expected_first);
@@ -189,16 +191,18 @@ TEST_CASE_TEMPLATE("forks from before the balance is fixed go their own ways, fo
   CHECK(x.all(a) == expected_first);
   x.c.close(x.exec, early);
 
-  // Both in one batch, from one shared start.
-  const sequence d = x.c.fork(x.exec, late);
+  // Both in one batch, from one start that they share with nobody else.
+  const sequence c = x.c.open(x.exec);
+  x.learn(c, common);
+  const sequence d = x.c.fork(x.exec, c);
   const std::vector<token> both = joined({first.begin() + 56, first.end()}, {second.begin() + 56, second.end()});
-  step together = x.c.begin(x.exec, {{late, 90}, {d, 90}});
+  step together = x.c.begin(x.exec, {{c, 90}, {d, 90}});
   append_all(x.c, x.exec, together, both);
   observe_all(x.c, x.exec, together, both);
   x.c.commit(x.exec, together);
-  CHECK(x.all(late) == expected_first);
+  CHECK(x.all(c) == expected_first);
   CHECK(x.all(d) == expected_second);
-  x.c.close(x.exec, late);
+  x.c.close(x.exec, c);
   x.c.close(x.exec, d);
 
   if constexpr (C::layout::shares_pages) {
@@ -225,8 +229,8 @@ TEST_CASE_TEMPLATE("forks from before the balance is fixed go their own ways, fo
 }
 
 TEST_CASE("without queries the balance is 1, and short sequences attend to everything") {
-  fixture<balanced<paged>> x;
-  fixture<balanced<paged, key_sketch{.balance = 0}>> plain;
+  fixture<balanced<pages>> x;
+  fixture<balanced<pages, key_sketch{.balance = 0}>> plain;
   const std::vector<token> ids = tokens(1, 150);
   const sequence s = x.c.open(x.exec), t = plain.c.open(plain.exec);
   test::feed(x.c, x.exec, s, ids);
@@ -244,12 +248,12 @@ TEST_CASE("a rotary embedding of more dims than keys have is refused") {
   geometry g = two_layers;
   for (const int dims : {shape.key_dim + 1, 0, -2}) {
     g.rope.dims = dims;
-    CHECK_THROWS_WITH_AS((balanced<paged>(test::one_thread(), {}, g)), doctest::Contains("geometry.rope.dims"), usage_error);
+    CHECK_THROWS_WITH_AS((balanced<pages>(test::one_thread(), {}, g)), doctest::Contains("geometry.rope.dims"), usage_error);
   }
 }
 
 TEST_CASE("observe refuses what attend refuses") {
-  fixture<balanced<paged>> x;
+  fixture<balanced<pages>> x;
   const sequence s = x.c.open(x.exec);
   step step = x.c.begin(x.exec, {{s, 3}});
   std::vector<float> q(3 * 4 * 40);

@@ -144,11 +144,8 @@ class retrieve_case {
                               : plain_sign_sums(shape_.sketch, shape_.by.of, zone, {rotated, plain, lse.data(), scale}).all();
     std::vector<std::int32_t> ids = plain_selection(coarse, begin, wanted);
     if (std::ssize(ids) <= o.keep) return ids;
-    std::vector<float> logits =
+    const std::vector<float> logits =
         code_logits<4>(shape_.sketch, head_view<float>{rows.view(), columns_, of.pages, head}, {plain, rotated, scale}, ids);
-    if (o.soft_cap > 0) {
-      for (float& x : logits) x = soft_capped(x, o.soft_cap);
-    }
     std::vector<float> score(ids.size());
     scratch.resize(static_cast<std::size_t>(group_scores_scratch(one, shape_.rule, G, std::ssize(ids))));
     group_scores(one, shape_.rule, tensor_view<const float, 2>(logits.data(), G, std::ssize(ids)), lse, score, scratch);

@@ -53,18 +53,6 @@ KVX_HD constexpr float exp(float x) {
 }
 static_assert(exp(0) == 1 && exp(-infinity) == 0 && exp(infinity) == infinity && exp(1) == 0x1.5bf0a8p+1f);
 
-/// c tanh(x / c): x where it is small, never beyond c > 0.
-///
-/// exactness   absolute error below 2e-7 c; the same bits everywhere
-/// errors      NaN gives NaN; infinities give c with their sign
-KVX_HD constexpr float soft_capped(float x, float c) {
-  const float y = x / c;
-  const float e = exp(-2 * (y < 0 ? -y : y));
-  const float t = c * ((1 - e) / (1 + e));
-  return y < 0 ? -t : t;
-}
-static_assert(soft_capped(0, 3) == 0 && soft_capped(infinity, 3) == 3 && soft_capped(-infinity, 3) == -3);
-
 /// Natural logarithm.
 ///
 /// exactness   within 2 units in the last place of the true value; the same bits everywhere

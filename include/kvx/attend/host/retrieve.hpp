@@ -8,7 +8,6 @@
 #include <kvx/attend/rows.hpp>
 #include <kvx/backend/host.hpp>
 #include <kvx/core/check.hpp>
-#include <kvx/core/math.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/host/group_rule.hpp>
 #include <kvx/index/host/sign_buckets.hpp>
@@ -150,9 +149,6 @@ void retrieve_head(const retrieve_layer<E>& layer, const bucket_scoring& by, con
         const tensor_view<float, 2> logits(part.logits, G, found);
         const float* const dots = leaves_page_dots(layer.sketch, by) ? part.page_dots : nullptr;
         rerank(serial, reranker, layer.sketch, from, {plain, rotated, scale, dots, zone.first_page()}, chosen, logits, stage);
-        if (options.soft_cap > 0) {
-          for (std::int64_t i = 0; i < G * found; ++i) part.logits[i] = soft_capped(part.logits[i], options.soft_cap);
-        }
         const std::span scores(part.scores, chosen.size());
         group_scores(serial, reranker.rule, read_only(logits), {part.lse, static_cast<std::size_t>(G)}, scores, stage);
         const std::span positions(part.chosen, chosen.size());

@@ -65,8 +65,7 @@ void copy_rows(const host& exec, const row_view<E>& rows, std::int64_t from, std
 
 /// The blocks of `pages` consecutive pages of a column are copied, for every head.
 inline void copy_blocks(const host&, const column_array& column, std::int64_t from, std::int64_t to, std::int64_t pages) {
-  for (int h = 0; h < column.heads; ++h)
-    std::memcpy(column.at(to, h), column.at(from, h), static_cast<std::size_t>(pages * column.pitch));
+  for (int h = 0; h < column.heads; ++h) std::memcpy(column.at(to, h), column.at(from, h), static_cast<std::size_t>(pages * column.pitch));
 }
 
 }  // namespace kvx
