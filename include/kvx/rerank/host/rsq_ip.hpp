@@ -187,8 +187,10 @@ void rerank(const kernels_used& kernels, const host& exec, const key_sketch& ske
   format.levels = levels.all.data();
   format.last_levels = levels.last.data();
   format.last = levels.last_from;
+  head_view<E> codes = from;
+  if (!sketch.centre) codes.columns[column_means].data = nullptr;  // whatever lies there
   for_each_task(exec, ceil_div(C, task_tokens), [&](std::int64_t task) {
-    rerank_range<Bits>(kernels, from, queries, format, ready, ids, task * task_tokens, std::min(C, (task + 1) * task_tokens), logits);
+    rerank_range<Bits>(kernels, codes, queries, format, ready, ids, task * task_tokens, std::min(C, (task + 1) * task_tokens), logits);
   });
 }
 
