@@ -51,6 +51,14 @@ struct device_access {
       for (auto& [p, n] : blocks) __asan_poison_memory_region(p, n);
   }
 };
+void release(void* p) {
+  const auto it = blocks.find(p);
+  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(p, it->second);
+  blocks.erase(it);
+  std::free(p);
+}
+constexpr int ordinals = 2;                     // devices that can be current; memory and streams do not tell them apart
+int current_ordinal = 0;
 CUstream_st& of(cudaStream_t s) { return s ? *s : null_stream; }
 cudaError_t drain(CUstream_st& s) {
   if (&s != &null_stream) drain(null_stream);     // legacy default stream
@@ -100,9 +108,36 @@ cudaError_t cudaFree(void* p) {
   const auto it = blocks.find(p);
   if (it == blocks.end()) return set(cudaErrorInvalidValue);
   drain(null_stream);
-  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(p, it->second);
-  blocks.erase(it);
+  release(p);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocAsync(void** p, size_t n, cudaStream_t) { return cudaMalloc(p, n); }
+cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
+  if (!p) return cudaSuccess;
+  if (blocks.find(p) == blocks.end()) return set(cudaErrorInvalidValue);
+  return submit(s, [p] { release(p); });
+}
+cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) {
+  *p = nullptr;
+  if (n != 0 && posix_memalign(p, 4096, n)) return set(cudaErrorMemoryAllocation);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* p) {
+  drain(null_stream);
   std::free(p);
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* ordinal) {
+  *ordinal = current_ordinal;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int ordinal) {
+  if (ordinal < 0 || ordinal >= ordinals) return set(cudaErrorInvalidDevice);
+  current_ordinal = ordinal;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = ordinals;
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind, cudaStream_t st) {
