@@ -4,6 +4,7 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/math.hpp>
+#include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/host/scan_buckets.hpp>
 #include <kvx/sketch/key_norm.hpp>
@@ -30,19 +31,6 @@ struct bucket_queries {
   tensor_view<const float, 2> plain;
   const float* lse = nullptr;
   float scale = 1;
-};
-
-/// Hands out parts of a block of memory, each at a multiple of 64 bytes.
-struct scratch_parts {
-  std::byte* data = nullptr;
-  std::int64_t used = 0;
-
-  template <class T>
-  T* take(std::int64_t count) {
-    T* const part = data != nullptr ? reinterpret_cast<T*>(data + used) : nullptr;
-    used += round_up(count * static_cast<std::int64_t>(sizeof(T)), 64);
-    return part;
-  }
 };
 
 /// Where the prepared parts lie.
