@@ -15,26 +15,21 @@
 
 namespace kvx {
 
-/// Makes the copies. Returns the rows that were copied; K and V of one layer count as one.
+/// Makes the copies.
 template <class Layout, class E, std::size_t Columns>
-std::int64_t copy_pages(const host& exec, const cache_plan& plan, std::span<const layer_memory<E, Columns>> layers,
-                        std::span<const page_copy> copies) {
-  std::int64_t rows = 0;
+void copy_pages(const host& exec, const cache_plan& plan, std::span<const layer_memory<E, Columns>> layers,
+                std::span<const page_copy> copies) {
   for (const page_copy& c : copies) {
     const std::int64_t unit_pages = plan.groups[static_cast<std::size_t>(c.group)].rules.unit_pages;
     const std::int64_t from = c.from * unit_pages, to = c.to * unit_pages;
     for (const auto& layer : layers) {
       if (layer.group != c.group) continue;
-      if constexpr (Layout::owns_rows) {
-        copy_rows(exec, layer.rows, from, to, c.rows);
-        rows += c.rows;
-      }
+      if constexpr (Layout::owns_rows) copy_rows(exec, layer.rows, from, to, c.rows);
       for (const column_array& column : layer.side) {
         if (column.data != nullptr) copy_blocks(exec, column, from, to, ceil_div(c.rows, Layout::shape.tokens));
       }
     }
   }
-  return rows;
 }
 
 }  // namespace kvx

@@ -46,20 +46,34 @@ struct learning_rules {
 
 /// The queries at one position: for each layer and KV head the squares of the group's queries, added up.
 struct query_sample {
-  std::vector<bf16> energies;      // (layers, heads, D)
-  std::vector<std::uint8_t> seen;  // (layers)
-
-  explicit query_sample(const learning_rules& r) : energies(r.values()), seen(static_cast<std::size_t>(r.layers)) {}
+  std::shared_ptr<bf16[]> energies;  ///< (layers, heads, D), memory of the backend
+  std::vector<std::uint8_t> seen;    // (layers)
 };
 
 /// The diagonals of one sequence. Fixed once, shared by forks.
 struct balance_table {
-  std::vector<float> diagonals;  // (layers, heads, D)
-  std::vector<std::uint8_t> seen;  ///< (layers, heads): its queries were seen; where not, the diagonal is 1
-
-  explicit balance_table(const learning_rules& r)
-      : diagonals(r.values(), 1.0f), seen(static_cast<std::size_t>(r.layers) * static_cast<std::size_t>(r.heads)) {}
+  std::shared_ptr<float[]> diagonals;  ///< (layers, heads, D), memory of the backend
+  std::vector<std::uint8_t> seen;      ///< (layers, heads): its queries were seen; where not, the diagonal is 1
 };
+
+/// So many samples, of which nothing is seen yet.
+inline std::vector<std::shared_ptr<query_sample>> make_samples(const host&, const learning_rules& r, std::int64_t count) {
+  std::vector<std::shared_ptr<query_sample>> samples;
+  for (std::int64_t i = 0; i < count; ++i) {
+    samples.push_back(std::make_shared<query_sample>());
+    samples.back()->energies = std::make_shared<bf16[]>(r.values());
+    samples.back()->seen.resize(static_cast<std::size_t>(r.layers));
+  }
+  return samples;
+}
+
+/// A table to be fixed; its contents are undefined.
+inline std::shared_ptr<balance_table> make_balance_table(const host&, const learning_rules& r) {
+  auto table = std::make_shared<balance_table>();
+  table->diagonals = std::make_shared<float[]>(r.values());
+  table->seen.resize(static_cast<std::size_t>(r.layers) * static_cast<std::size_t>(r.heads));
+  return table;
+}
 
 /// What one sequence has learned: samples in order, of committed positions alone.
 struct learned_balance {
@@ -86,7 +100,7 @@ void observe_queries(const learning_rules& rules, const learning_entry& entry, c
     const std::int64_t position = (entry.first + static_cast<std::int64_t>(i) + 1) * learning_stride - 1;
     const std::int64_t row = part.first + position - part.length;
     query_sample& sample = *entry.samples[i];
-    bf16* energies = sample.energies.data() + rules.at(layer);
+    bf16* energies = sample.energies.get() + rules.at(layer);
     for (std::int64_t h = 0; h < rules.heads; ++h) {
       for (std::int64_t d = 0; d < rules.dim; ++d) {
         double sum = 0;
@@ -131,13 +145,14 @@ class balance_book {
   }
 
   /// Memory for what an entry of a step will learn; after it `accept` cannot fail.
-  learning_entry begin(const reservation::part& p) {
+  template <class Backend>
+  learning_entry begin(const Backend& exec, const reservation::part& p) {
     learning_entry entry;
     if (!on() || p.length >= rules_.tokens) return entry;
     entry.first = rules_.samples(p.length);
     const std::int64_t end = rules_.samples(p.length + p.tokens);
-    for (std::int64_t i = entry.first; i < end; ++i) entry.samples.push_back(std::make_shared<query_sample>(rules_));
-    if (p.length + p.tokens >= rules_.tokens) entry.balance = std::make_shared<balance_table>(rules_);
+    if (end > entry.first) entry.samples = make_samples(exec, rules_, end - entry.first);
+    if (p.length + p.tokens >= rules_.tokens) entry.balance = make_balance_table(exec, rules_);
     slots_[p.slot].samples.reserve(static_cast<std::size_t>(rules_.samples(rules_.tokens)));
     return entry;
   }
@@ -170,7 +185,7 @@ class balance_book {
 
   /// The diagonals that a sequence retrieves with; null before they are fixed.
   const float* diagonals(std::uint32_t slot) const {
-    return slots_[slot].balance != nullptr ? slots_[slot].balance->diagonals.data() : nullptr;
+    return slots_[slot].balance != nullptr ? slots_[slot].balance->diagonals.get() : nullptr;
   }
 
   /// The diagonals (H, D) of one layer under which keys of an entry are encoded when its step is committed with `kept` new tokens: fixed
@@ -182,7 +197,7 @@ class balance_book {
     if (p.length + kept < rules_.tokens) return nullptr;
     if (const float* const fixed = diagonals(p.slot)) return fixed + rules_.at(layer);
     std::vector<balance_moments> all(static_cast<std::size_t>(rules_.heads), balance_moments(rules_.dim));
-    float* const to = entry.balance->diagonals.data() + rules_.at(layer);
+    float* const to = entry.balance->diagonals.get() + rules_.at(layer);
     for_each_task(exec, rules_.heads, [&](std::int64_t h) {
       balance_moments& moments = all[static_cast<std::size_t>(h)];
       for (std::int64_t t = rules_.sink; t < rules_.tokens; ++t)
@@ -191,7 +206,7 @@ class balance_book {
         const std::int64_t added = i - entry.first;
         const query_sample& sample = added < 0 ? *before[static_cast<std::size_t>(i)] : *entry.samples[static_cast<std::size_t>(added)];
         if (sample.seen[static_cast<std::size_t>(layer)] != 0)
-          moments.add_energies(sample.energies.data() + rules_.at(layer) + h * rules_.dim);
+          moments.add_energies(sample.energies.get() + rules_.at(layer) + h * rules_.dim);
       }
       moments.balance(rules_.pairs, to + h * rules_.dim);
       entry.balance->seen[static_cast<std::size_t>(std::int64_t{layer} * rules_.heads + h)] = moments.queries() > 0 ? 1 : 0;

@@ -13,6 +13,26 @@
 
 namespace kvx {
 
+/// What is planned of a step: what its rows are, and what it learns.
+///
+/// workers     host: that scratch was sized for
+/// of_backend  what a backend keeps for the step beside this; dropped with it
+struct step_plan {
+  reservation reserved;
+  std::vector<std::vector<batch_item>> items;  // (groups, entries), under page ids of the cache
+  std::vector<batch_item> external;            // (entries), under page ids of the caller
+  std::vector<learning_entry> learning;        // (entries), empty where nothing is learned
+  std::vector<const float*> balances;          // (entries), null for none; empty where nothing is learned
+  int workers = 1;
+  std::shared_ptr<void> of_backend;
+
+  /// The batch as the loops over one group's rows take it.
+  std::span<const batch_item> rows(int group) const {
+    if (!external.empty()) return external;
+    return items[static_cast<std::size_t>(group)];
+  }
+};
+
 /// A planned step. Moves; dropped without `commit`, it leaves no trace in the cache.
 ///
 /// Rows of q, k, v and out belong to the new tokens of the batch, entry after entry: entry i owns rows [first, first + tokens).
@@ -21,13 +41,8 @@ class step {
   step(step&&) noexcept = default;  // the moved-from pointer is null: that step is not open
   step& operator=(step other) noexcept {
     std::swap(book_, other.book_);
-    std::swap(reserved_, other.reserved_);
-    std::swap(items_, other.items_);
-    std::swap(external_, other.external_);
+    std::swap(plan_, other.plan_);
     std::swap(appended_, other.appended_);
-    std::swap(learning_, other.learning_);
-    std::swap(balances_, other.balances_);
-    std::swap(workers_, other.workers_);
     return *this;
   }
   ~step() { undo(); }
@@ -36,10 +51,10 @@ class step {
   bool open() const { return book_ != nullptr; }
 
   /// N: new tokens over all entries.
-  std::int64_t tokens() const { return reserved_.tokens; }
+  std::int64_t tokens() const { return plan_.reserved.tokens; }
 
   /// The entries in the order given to begin: committed length before the step, new tokens, first row.
-  std::span<const reservation::part> entries() const { return reserved_.parts; }
+  std::span<const reservation::part> entries() const { return plan_.reserved.parts; }
 
  private:
   template <class Backend, class Spec>
@@ -47,26 +62,17 @@ class step {
 
   step(std::shared_ptr<sequence_book> book, std::span<const advance> batch, int own_group, const sequence_book::own_units& own,
        call_site where)
-      : book_(std::move(book)), reserved_(book_->begin(batch, own_group, own, where)) {}
-
-  void undo() noexcept {
-    if (book_) std::exchange(book_, nullptr)->roll_back(reserved_);
+      : book_(std::move(book)) {
+    plan_.reserved = book_->begin(batch, own_group, own, where);
   }
 
-  /// The batch as the loops over one group's rows take it.
-  std::span<const batch_item> rows(int group) const {
-    if (!external_.empty()) return external_;
-    return items_[static_cast<std::size_t>(group)];
+  void undo() noexcept {
+    if (book_) std::exchange(book_, nullptr)->roll_back(plan_.reserved);
   }
 
   std::shared_ptr<sequence_book> book_;
-  reservation reserved_;
-  std::vector<std::vector<batch_item>> items_;  // (groups, entries), under page ids of the cache
-  std::vector<batch_item> external_;            // (entries), under page ids of the caller
-  std::vector<bool> appended_;                  // (layers)
-  std::vector<learning_entry> learning_;        // (entries), empty where nothing is learned
-  std::vector<const float*> balances_;          // (entries), null for none; empty where nothing is learned
-  int workers_ = 1;                             // that scratch was sized for
+  step_plan plan_;
+  std::vector<bool> appended_;  // (layers)
 };
 
 }  // namespace kvx

@@ -1,0 +1,50 @@
+#pragma once
+// What a cache is, whichever backend runs its steps: geometry, policies, plan, sequences, addresses of its layers.
+
+#include <kvx/cache_plan.hpp>
+#include <kvx/geometry.hpp>
+#include <kvx/layer_memory.hpp>
+#include <kvx/layout/sequence_book.hpp>
+#include <kvx/learned_balance.hpp>
+#include <kvx/spec.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace kvx {
+
+/// The parts of a cache that all backends share. What one backend adds (scratch, writers of columns, descriptors) is its runner's:
+/// `make_runner<Spec>(exec, parts)`, found by the backend's type, gives an object with
+///
+///     plan(exec, parts, step)                                 // last part of begin: may throw, then the step is dropped
+///     append(exec, parts, step, layer, k, v)                  // these only enqueue
+///     attend(exec, parts, step, layer, q, out, options, where)
+///     observe(exec, parts, step, layer, q)
+///     encode(exec, parts, step, accepted)                     // first part of commit: may throw, and nothing can be seen of it
+///     copy(exec, parts, copies)                               // rows and columns of pages; returns how many rows
+///     release(exec)                                           // before pages are given back that work beside the stream may read
+template <class Spec>
+struct cache_parts {
+  using layout = typename Spec::layout_type;
+  static constexpr auto columns = Spec::columns(layout::shape);
+  using memory = layer_memory<row_element<layout>, columns.size()>;
+
+  kvx::geometry geometry;
+  Spec spec;
+  cache_plan plan;
+  std::shared_ptr<sequence_book> book;
+  balance_book balances;
+  std::vector<memory> layers;
+
+  const memory& layer(int l) const { return layers[static_cast<std::size_t>(l)]; }
+
+  /// The group of layers whose tables the columns lie under.
+  int retrieving_group() const {
+    const auto first = std::find_if(layers.begin(), layers.end(), [](const memory& layer) { return layer.retrieves; });
+    return first != layers.end() ? first->group : 0;
+  }
+};
+
+}  // namespace kvx

@@ -1,0 +1,107 @@
+#pragma once
+// The steps of a cache on the host.
+
+#include <kvx/attend_layer.hpp>
+#include <kvx/attend_options.hpp>
+#include <kvx/backend/host.hpp>
+#include <kvx/cache_parts.hpp>
+#include <kvx/copy_pages.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/tensor_view.hpp>
+#include <kvx/encode_step.hpp>
+#include <kvx/layout/host/rows.hpp>
+#include <kvx/learned_balance.hpp>
+#include <kvx/sketch/host/sketch_writer.hpp>
+#include <kvx/spec.hpp>
+#include <kvx/step.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace kvx {
+
+/// What fills the columns of a composition: an encoder where they are a key sketch, else the index itself.
+template <class Spec>
+auto column_writer(const host&, const Spec& spec) {
+  if constexpr (reads_sketch<typename Spec::index_type>) {
+    using E = typename Spec::layout_type::element_type;
+    return sketch_writer<E>{make_key_encoder<E, Spec::sketch.bits>(Spec::sketch, Spec::layout_type::shape.key_dim)};
+  } else {
+    return spec.index;
+  }
+}
+
+/// Steps on this machine's processors; see cache_parts. Every call returns when its work is done.
+template <class Spec>
+class host_runner {
+ public:
+  using parts = cache_parts<Spec>;
+  using layout = typename Spec::layout_type;
+  using memory = typename parts::memory;
+
+  host_runner(const host& exec, const parts& of) : writer_(column_writer<Spec>(exec, of.spec)) {}
+
+  void plan(const host& exec, const parts& of, step_plan& step) {
+    step.workers = worker_count(exec);
+    std::int64_t scratch = 0;
+    for (std::size_t g = 0; g < of.plan.groups.size(); ++g)
+      scratch =
+          std::max(scratch, attend_layer_scratch(exec, of.spec, of.layers[0], step.rows(static_cast<int>(g)), of.geometry.query_heads));
+    if (scratch > scratch_.size()) scratch_ = allocate(exec, scratch);
+    copy(exec, of, step.reserved.copies);
+  }
+
+  template <class T>
+  void append(const host& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> k, tensor_view<const T, 3> v) {
+    append_rows(exec, of.layer(layer).rows, step.rows(of.layer(layer).group), k, v);
+  }
+
+  template <class T>
+  void attend(const host& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> q, tensor_view<T, 3> out,
+              const attend_options& options, call_site) {
+    observe(exec, of, step, layer, q);
+    const memory& place = of.layer(layer);
+    const attend_batch batch{step.rows(place.group), step.items[static_cast<std::size_t>(place.group)], step.balances,
+                             of.balances.rules().at(place.ordinal)};
+    const host sized = limited(exec, step.workers);  // scratch was sized for the workers that begin was given
+    attend_layer<Spec, memory, T>(sized, of.spec, place, of.geometry.kind(layer), batch, q, out, options,
+                                  std::span(scratch_.data(), static_cast<std::size_t>(scratch_.size())));
+  }
+
+  template <class T>
+  void observe(const host&, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> q) {
+    const memory& place = of.layer(layer);
+    if (!place.retrieves) return;
+    for (std::size_t i = 0; i < step.learning.size(); ++i)
+      observe_queries(of.balances.rules(), step.learning[i], step.reserved.parts[i], place.ordinal, q);
+  }
+
+  void encode(const host& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted) {
+    if constexpr (parts::columns.size() > 0) {
+      const int group = of.retrieving_group();
+      const std::span<const batch_item> columns_of = step.items[static_cast<std::size_t>(group)];
+      encode_step<layout>(exec, writer_, Spec::zones, std::span<const memory>(of.layers), step.reserved, accepted, step.rows(group),
+                          columns_of, of.balances, step.learning);
+    }
+  }
+
+  void copy(const host& exec, const parts& of, std::span<const page_copy> copies) {
+    copy_pages<layout>(exec, of.plan, std::span<const memory>(of.layers), copies);
+  }
+
+  void release(const host&) noexcept {}
+
+ private:
+  decltype(column_writer<Spec>(std::declval<host>(), std::declval<Spec>())) writer_;
+  memory_block scratch_;
+};
+
+template <class Spec>
+host_runner<Spec> make_runner(const host& exec, const cache_parts<Spec>& of) {
+  return host_runner<Spec>(exec, of);
+}
+
+}  // namespace kvx
