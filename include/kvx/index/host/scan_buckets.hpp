@@ -54,6 +54,13 @@ struct bucket_query {
   float* page_dots = nullptr;            ///< (pages from first_page() on, heads), or null: where a scan leaves the page dots
 };
 
+static_assert([] {  // the kernels' table of norms is that of the scalar arithmetic
+  for (int i = 0; i < 64; ++i) {
+    if (simd::eighth_powers[i % 8] >> (1 + i / 8) != norm_factor(255, static_cast<std::uint8_t>(255 - i))) return false;
+  }
+  return true;
+}());
+
 /// Heads of a group at most.
 inline constexpr int most_group_heads = 256;
 

@@ -7,6 +7,7 @@
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/host/scan_buckets.hpp>
+#include <kvx/index/sign_sums.hpp>
 #include <kvx/sketch/key_norm.hpp>
 
 #include <algorithm>
@@ -14,7 +15,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <numbers>
 #include <span>
 #include <utility>
 
@@ -62,14 +62,8 @@ inline std::int64_t sign_sum_bytes(int dim, int heads) {
   return s.used;
 }
 
-/// x with 24 significant bits, so that its product with a float is exact in double.
-inline double with_float_precision(double x) {
-  const auto bits = __builtin_bit_cast(std::uint64_t, x);
-  return __builtin_bit_cast(double, (bits + (std::uint64_t{1} << 28)) & ~((std::uint64_t{1} << 29) - 1));
-}
-
 inline bool all_finite(const float* x, int n) {
-  return std::all_of(x, x + n, [](float v) { return v - v == 0; });
+  return std::all_of(x, x + n, [](float v) { return is_finite(v); });
 }
 
 /// Tables of one head, in units of 1 / `c` of a coordinate: entry i of four coordinates is the floor of c times the sum of |q_j| over
@@ -86,8 +80,7 @@ inline std::pair<double, std::int64_t> fill_sign_tables(const float* q, int dim,
     whole += sum;
     largest = std::max(largest, sum);
   }
-  const bool wide = planes > simd::narrow_planes;
-  const double c = whole > 0 ? (wide ? 63 / largest : 255 / whole) : 0;
+  const double c = sign_table_unit(whole, largest, planes > simd::narrow_planes);
   std::int64_t total = 0;
   for (int p = 0; p < planes; ++p) {
     for (int half = 0; half < 2; ++half) {
@@ -117,32 +110,23 @@ inline std::pair<double, std::int64_t> fill_sign_tables(const float* q, int dim,
 inline double fill_page_query(const float* q, int dim, float* out) {
   float largest = 0;
   for (int d = 0; d < dim; ++d) largest = std::max(largest, std::fabs(q[d]));
-  int exponent = 0;
-  std::frexp(largest, &exponent);
+  const int exponent = exponent_of(largest);
   std::fill(out, out + sign_sum_parts::page_pitch(dim), 0.0f);
-  const double scale = std::ldexp(1.0, -exponent - 1);
-  for (int d = 0; d < dim; ++d) {
-    const auto x = static_cast<float>(static_cast<double>(q[d]) * scale);
-    const auto bits = __builtin_bit_cast(std::uint32_t, x);
-    if (std::fabs(x) > 0x1p-40f) out[d] = __builtin_bit_cast(float, (bits + 0x7fu + (bits >> 8 & 1u)) & ~0xffu);
-  }
-  return std::ldexp(1.0, exponent + 1);
+  for (int d = 0; d < dim; ++d) out[d] = page_query_component(q[d], power_of_two(-exponent - 1));
+  return power_of_two(exponent + 1);
 }
-
-/// Pages that stand for the zone when a scale is chosen: 2,048 tokens, at least four pages.
-constexpr std::int64_t sampled_pages(int page_tokens) { return std::max(2048 / page_tokens, 4); }
 
 /// Calls visit(i, from, to) for the sampled pages of the zone, evenly apart: slots [from, to) of entry i of the page table.
 template <class Visit>
 void for_sampled_pages(const bucket_zone& z, const Visit& visit) {
   const std::int64_t first = z.first_page(), n = z.last_page() - first, count = std::min(n, sampled_pages(z.page.tokens));
   for (std::int64_t s = 0; s < count; ++s) {
-    const std::int64_t i = first + s * n / count, start = i * z.page.tokens;
+    const std::int64_t i = sampled_page(first, n, count, s), start = i * z.page.tokens;
     visit(i, std::max<std::int64_t>(z.begin - start, 0), std::min<std::int64_t>(z.end - start, z.page.tokens));
   }
 }
 
-/// The norm byte that counts as 1: the largest of the sampled keys, at most 8 times (24 steps) their median.
+/// The reference_byte of a zone.
 inline std::uint8_t reference_norm(const bucket_zone& z) {
   std::uint32_t histogram[256] = {};
   std::int64_t keys = 0, below = 0;
@@ -156,16 +140,15 @@ inline std::uint8_t reference_norm(const bucket_zone& z) {
   });
   if (keys == 0) return 128;
   int median = 0, largest = 255;
-  while (2 * below < keys) below += histogram[++median];
+  while (below < median_place(keys)) below += histogram[++median];
   while (histogram[largest] == 0) --largest;
-  return static_cast<std::uint8_t>(std::min(largest, median + 24));
+  return reference_byte(median, largest);
 }
 
 /// low and gain such that bytes spread over what the sampled keys score: from the lowest twentieth to an eighth above the largest.
 inline void fit_bytes(bucket_query& q, const bucket_zone& z) {
-  constexpr int coarse = 128;  // words of a byte of the first look
-  q.sums.low = -16384;
-  q.sums.gain = 32768 / coarse;
+  q.sums.low = coarse_scale.low;
+  q.sums.gain = coarse_scale.gain;
   std::uint32_t histogram[256] = {};
   std::array<std::uint8_t, 65536> scores;
   for_sampled_pages(z, [&](std::int64_t i, std::int64_t from, std::int64_t to) {
@@ -176,11 +159,11 @@ inline void fit_bytes(bucket_query& q, const bucket_zone& z) {
   for (int s = 1; s < 256; ++s) keys += histogram[s];
   if (keys == 0) return;
   int lowest = 0, largest = 255;
-  while (20 * below <= keys) below += histogram[++lowest];
+  while (below < twentieth_place(keys)) below += histogram[++lowest];
   while (histogram[largest] == 0) --largest;
-  const int width = (largest + 2 - lowest) * coarse * 9 / 8;
-  q.sums.low = static_cast<std::int16_t>((lowest - 1) * coarse - 16384);
-  q.sums.gain = static_cast<std::int16_t>(255 * 32768 / std::max(width, 256));
+  const byte_scale bytes = byte_scale_of(lowest, largest);
+  q.sums.low = bytes.low;
+  q.sums.gain = bytes.gain;
 }
 
 /// Prepares a search by sign sums.
@@ -250,20 +233,14 @@ inline bucket_query prepare_sign_sums(const host&, const key_sketch& sketch, buc
   q.page_scales = part.page_scales;
   q.head_offsets = part.head_offsets;
 
-  // Per head: the unit of its sums and of its page dots in nats, its log-sum-exp.
-  struct head_units {
-    double sum, page, lse;
-    std::int64_t entries;
-    bool used;
-  };
-  std::array<head_units, most_group_heads> units;
+  head_units units[most_group_heads];
   const bool wide = planes > simd::narrow_planes;
   const int steps = wide ? simd::wide_steps : simd::narrow_steps, middle = wide ? simd::wide_middle : simd::narrow_middle;
-  const double kappa = std::sqrt(2 / (std::numbers::pi * dim));
+  const double kappa = sign_worth(dim);
   const double norm = sketch.norms ? static_cast<double>(norm_of(q.sums.reference)) : 1;
   double largest_unit = 0;
   for (int g = 0; g < heads; ++g) {
-    head_units& u = units[static_cast<std::size_t>(g)];
+    head_units& u = units[g];
     const bool used = mean ? any : load_head(g);
     if (mean) {
       std::copy_n(part.mean_queries, dim, rotated);
@@ -279,8 +256,8 @@ inline bucket_query prepare_sign_sums(const host&, const key_sketch& sketch, buc
     const auto [c, entries] = fill_sign_tables(rotated, dim, tables, 32 * side);
     const double undo = paged ? fill_page_query(plain, dim, part.page_queries + g * q.page_pitch) : 0;
     const bool offset = !mean && sketch.norms && in.lse != nullptr && in.lse[g] - in.lse[g] == 0;
-    u = {c > 0 ? 2 * static_cast<double>(in.scale) * kappa * norm / c : 0, static_cast<double>(in.scale) * undo,
-         offset ? static_cast<double>(in.lse[g]) : 0, entries, used};
+    u = {sum_unit(in.scale, kappa, norm, c), static_cast<double>(in.scale) * undo, offset ? static_cast<double>(in.lse[g]) : 0, entries,
+         used};
     if (used) largest_unit = std::max(largest_unit, u.sum);
   }
 
@@ -295,16 +272,8 @@ inline bucket_query prepare_sign_sums(const host&, const key_sketch& sketch, buc
         simd::scan_kernels().page_dots(part.page_queries, q.page_pitch, heads, reinterpret_cast<const bf16*>(z.block(column_means, i)), dim,
                                        dots);
       }
-      bool found = false;
       double top = 0;
-      for (int g = 0; g < heads; ++g) {
-        const head_units& u = units[static_cast<std::size_t>(g)];
-        if (!u.used || !(dots[g] - dots[g] == 0)) continue;
-        const double value = u.page * static_cast<double>(dots[g]) - u.lse;
-        top = found ? std::max(top, value) : value;
-        found = true;
-      }
-      if (found) tops[static_cast<std::size_t>(pages++)] = top;
+      if (page_top(units, dots, heads, top)) tops[static_cast<std::size_t>(pages++)] = top;
     });
     double sum = 0;
     for (std::int64_t p = 0; p < pages; ++p) sum += tops[static_cast<std::size_t>(p)];
@@ -312,19 +281,13 @@ inline bucket_query prepare_sign_sums(const host&, const key_sketch& sketch, buc
     for (std::int64_t p = 0; p < pages; ++p) spread = std::max(spread, std::fabs(tops[static_cast<std::size_t>(p)] - base));
   }
 
-  // One word in nats: no head's ratio above 1/2, so that the largest sum still has a byte of its own, and pages within a quarter of the
-// range.
-  double word = std::max(largest_unit / (steps * 0.5), spread / 8192);
-  if (!(word > 0)) word = 1;
+  const double word = common_word(largest_unit, spread, steps);
   for (int g = 0; g < heads; ++g) {
-    const head_units& u = units[static_cast<std::size_t>(g)];
-    const auto ratio = u.used ? static_cast<std::int64_t>(32768 * (u.sum / word) / steps) : 0;
-    part.ratios[g] = static_cast<std::int16_t>(std::min<std::int64_t>(ratio, 16384));
-    // (middle - mean sum) steps ratio / 2^15, the mean sum being entries / 16
-    const std::int64_t centre = (16 * middle - u.entries) * steps * part.ratios[g];
-    part.centres[g] = saturated(static_cast<std::int32_t>((centre + (1 << 18)) >> 19));
-    part.page_scales[g] = u.used ? with_float_precision(u.page / word) : 0;
-    part.head_offsets[g] = u.used ? (-u.lse - base) / word : -1e9;
+    const head_words w = words_of(units[g], word, base, steps, middle);
+    part.ratios[g] = w.ratio;
+    part.centres[g] = w.centre;
+    part.page_scales[g] = w.page_scale;
+    part.head_offsets[g] = w.offset;
   }
   fit_bytes(q, z);
   return q;
