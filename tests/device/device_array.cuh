@@ -19,6 +19,7 @@ class device_array {
  public:
   device_array() = default;
   explicit device_array(std::size_t count) : size_(count) {
+    if (count == 0) return;
     check("cudaMalloc", cudaMalloc(reinterpret_cast<void**>(&data_), bytes()));
     check("cudaMemsetAsync", cudaMemsetAsync(data_, 0xff, bytes(), nullptr));
     check("cudaStreamSynchronize", cudaStreamSynchronize(nullptr));
