@@ -67,6 +67,10 @@ class paged_rows {
   }
 
   row_view<const E> view() const { return view_; }
+  /// All memory, poison included, and where in it the rows begin.
+  const std::vector<E>& memory() const { return data_; }
+  int offset() const { return shape_.offset; }
+  const std::vector<std::vector<std::int32_t>>& tables() const { return tables_; }
   attend_item item(std::size_t sequence, std::int64_t queries, std::int64_t first) const {
     return {tables_[sequence].data(), shape_.lengths[sequence], queries, first};
   }

@@ -23,12 +23,19 @@ struct half {
 template <class T>
 concept element = std::same_as<T, float> || std::same_as<T, half> || std::same_as<T, bf16>;
 
-/// The value of an element. Exact.
+/// The value of an element. Exact; devices convert half in one instruction, which keeps no payload of a NaN.
 KVX_HD constexpr float to_float(float x) { return x; }
 
 KVX_HD constexpr float to_float(bf16 x) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16); }
 
 KVX_HD constexpr float to_float(half x) {
+#if defined(__CUDA_ARCH__)
+  if (!__builtin_is_constant_evaluated()) {
+    float converted = 0;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(converted) : "h"(x.bits));
+    return converted;
+  }
+#endif
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = x.bits & 0x7fffu;
   if (magnitude >= 0x7c00u) return __builtin_bit_cast(float, sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);  // inf, NaN
@@ -50,6 +57,13 @@ KVX_HD constexpr E round_to(float x) {
       if (magnitude > 0x7f800000u) return {static_cast<std::uint16_t>(u >> 16 | 0x40u)};
       return {static_cast<std::uint16_t>((u + 0x7fffu + (u >> 16 & 1u)) >> 16)};
     } else {
+#if defined(__CUDA_ARCH__)
+      if (!__builtin_is_constant_evaluated() && magnitude <= 0x7f800000u) {
+        std::uint16_t converted = 0;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(converted) : "f"(x));
+        return {converted};
+      }
+#endif
       if (magnitude > 0x7f800000u) return {static_cast<std::uint16_t>(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu))};
       if (magnitude >= 0x477ff000u) return {static_cast<std::uint16_t>(sign | 0x7c00u)};  // 65520 and more
       if (magnitude >= 0x38800000u) {
