@@ -157,7 +157,7 @@ TEST_CASE_TEMPLATE("copies of pages, one and several at once", E, float, bf16) {
       };
       copy(2, 10, count);
       CHECK(same_bytes(there.memory(), expected));
-      const device_array<page_copy> list(std::vector<page_copy>{{0, 16, 3}, {4, 4, 0}, {2, 5, std::min<std::int64_t>(count, 19)}});
+      const device_array<copied_pages> list(std::vector<copied_pages>{{0, 16, 3}, {4, 4, 0}, {2, 5, std::min<std::int64_t>(count, 19)}});
       copy_listed_rows(device{}, there.writer(), list.data(), 3, 19);
       copy(0, 16, 3), copy(2, 5, std::min<std::int64_t>(count, 19));
       CHECK(same_bytes(there.memory(), expected));
@@ -173,7 +173,7 @@ TEST_CASE("copies of column blocks") {
     for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 131 >> 3);
     const device_array<std::uint8_t> there(bytes);
     const column_array column{reinterpret_cast<std::byte*>(there.data()), pitch, 2, head_stride};
-    const device_array<page_copy> list(std::vector<page_copy>{{0, 8, 1}, {3, 9, 2}});
+    const device_array<copied_pages> list(std::vector<copied_pages>{{0, 8, 1}, {3, 9, 2}});
     copy_blocks(device{}, column, 1, 4, 3);
     copy_listed_blocks(device{}, column, list.data(), 2, 2);
     const auto copy = [&](std::int64_t from, std::int64_t to, std::int64_t n) {

@@ -53,25 +53,26 @@ void append_rows(const device& exec, const row_view<E>& rows, const device_batch
   launch(exec, {dim3(static_cast<unsigned>(batch.tokens)), row_threads}, append_rows_kernel<E, T>, rows, batch, k, v);
 }
 
-/// One copy of pages: rows [0, count) that begin at page `from` go to page `to`; both runs of pages are consecutive.
-struct page_copy {
+/// One copy of pages (`page_copy` is what a sequence book asks for): rows [0, count) that begin at page `from` go to page `to`; both runs
+/// of pages are consecutive.
+struct copied_pages {
   std::int64_t from = 0;
   std::int64_t to = 0;
   std::int64_t count = 0;
 };
 
 /// Read by one thread for the whole block; all threads call.
-__device__ inline page_copy copy_of_block(const page_copy* copies, std::int64_t index) {
-  __shared__ page_copy copy;
+__device__ inline copied_pages copy_of_block(const copied_pages* copies, std::int64_t index) {
+  __shared__ copied_pages copy;
   if (threadIdx.x == 0) copy = copies[index];
   __syncthreads();
-  const page_copy found = copy;
+  const copied_pages found = copy;
   __syncthreads();
   return found;
 }
 
 template <element E>
-__device__ void copy_head_rows(const row_view<E>& rows, const page_copy& copy, std::int64_t page, std::int64_t head) {
+__device__ void copy_head_rows(const row_view<E>& rows, const copied_pages& copy, std::int64_t page, std::int64_t head) {
   const std::int64_t left = copy.count - page * rows.page_tokens;
   for (std::int64_t slot = warp_of_thread(); slot < rows.page_tokens && slot < left; slot += row_threads / warp_lanes) {
     convert_row<E, E>(rows.key.at(copy.to + page, head, slot), rows.key.at(copy.from + page, head, slot), rows.key_dim, 1,
@@ -82,14 +83,15 @@ __device__ void copy_head_rows(const row_view<E>& rows, const page_copy& copy, s
 }
 
 template <element E>
-__global__ void __launch_bounds__(row_threads) copy_rows_kernel(row_view<E> rows, page_copy copy) {
+__global__ void __launch_bounds__(row_threads) copy_rows_kernel(row_view<E> rows, copied_pages copy) {
   copy_head_rows(rows, copy, static_cast<std::int64_t>(blockIdx.x) / rows.heads, static_cast<std::int64_t>(blockIdx.x) % rows.heads);
 }
 
 template <element E>
-__global__ void __launch_bounds__(row_threads) copy_listed_rows_kernel(row_view<E> rows, const page_copy* copies, std::int64_t most_pages) {
+__global__ void __launch_bounds__(row_threads)
+    copy_listed_rows_kernel(row_view<E> rows, const copied_pages* copies, std::int64_t most_pages) {
   const std::int64_t unit = static_cast<std::int64_t>(blockIdx.x) / rows.heads;
-  const page_copy copy = copy_of_block(copies, unit / most_pages);
+  const copied_pages copy = copy_of_block(copies, unit / most_pages);
   copy_head_rows(rows, copy, unit % most_pages, static_cast<std::int64_t>(blockIdx.x) % rows.heads);
 }
 
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(row_threads) copy_listed_rows_kernel(row_view<
 template <element E>
 void copy_rows(const device& exec, const row_view<E>& rows, std::int64_t from, std::int64_t to, std::int64_t count) {
   const std::int64_t blocks = ceil_div(count, rows.page_tokens) * rows.heads;
-  launch(exec, {dim3(static_cast<unsigned>(blocks)), row_threads}, copy_rows_kernel<E>, rows, page_copy{from, to, count});
+  launch(exec, {dim3(static_cast<unsigned>(blocks)), row_threads}, copy_rows_kernel<E>, rows, copied_pages{from, to, count});
 }
 
 /// Several copies in one launch.
@@ -105,14 +107,14 @@ void copy_rows(const device& exec, const row_view<E>& rows, std::int64_t from, s
 /// shapes      copies (n) in device memory, each of at most `most` rows; one of count 0 copies nothing
 /// errors      no row may be written by one copy and read by another
 template <element E>
-void copy_listed_rows(const device& exec, const row_view<E>& rows, const page_copy* copies, std::int64_t n, std::int64_t most) {
+void copy_listed_rows(const device& exec, const row_view<E>& rows, const copied_pages* copies, std::int64_t n, std::int64_t most) {
   const std::int64_t pages = ceil_div(most, rows.page_tokens);
   launch(exec, {dim3(static_cast<unsigned>(n * pages * rows.heads)), row_threads}, copy_listed_rows_kernel<E>, rows, copies, pages);
 }
 
 inline constexpr std::int64_t block_part = row_threads * 64;  ///< bytes of a column that one block copies
 
-__device__ inline void copy_part(const column_array& column, const page_copy& copy, std::int64_t part, std::int64_t head) {
+__device__ inline void copy_part(const column_array& column, const copied_pages& copy, std::int64_t part, std::int64_t head) {
   const std::int64_t end = copy.count * column.pitch;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -122,14 +124,14 @@ __device__ inline void copy_part(const column_array& column, const page_copy& co
 }
 
 template <int Threads>
-__global__ void __launch_bounds__(Threads) copy_blocks_kernel(column_array column, page_copy copy) {
+__global__ void __launch_bounds__(Threads) copy_blocks_kernel(column_array column, copied_pages copy) {
   copy_part(column, copy, static_cast<std::int64_t>(blockIdx.x) / column.heads, static_cast<std::int64_t>(blockIdx.x) % column.heads);
 }
 
 template <int Threads>
-__global__ void __launch_bounds__(Threads) copy_listed_blocks_kernel(column_array column, const page_copy* copies, std::int64_t parts) {
+__global__ void __launch_bounds__(Threads) copy_listed_blocks_kernel(column_array column, const copied_pages* copies, std::int64_t parts) {
   const std::int64_t unit = static_cast<std::int64_t>(blockIdx.x) / column.heads;
-  const page_copy copy = copy_of_block(copies, unit / parts);
+  const copied_pages copy = copy_of_block(copies, unit / parts);
   copy_part(column, copy, unit % parts, static_cast<std::int64_t>(blockIdx.x) % column.heads);
 }
 
@@ -137,13 +139,14 @@ __global__ void __launch_bounds__(Threads) copy_listed_blocks_kernel(column_arra
 inline void copy_blocks(const device& exec, const column_array& column, std::int64_t from, std::int64_t to, std::int64_t pages) {
   const std::int64_t parts = ceil_div(pages * column.pitch, block_part);
   launch(exec, {dim3(static_cast<unsigned>(parts * column.heads)), row_threads}, copy_blocks_kernel<row_threads>, column,
-         page_copy{from, to, pages});
+         copied_pages{from, to, pages});
 }
 
 /// Several copies in one launch.
 ///
 /// shapes      copies (n) in device memory; their counts are pages, at most `most`
-inline void copy_listed_blocks(const device& exec, const column_array& column, const page_copy* copies, std::int64_t n, std::int64_t most) {
+inline void copy_listed_blocks(const device& exec, const column_array& column, const copied_pages* copies, std::int64_t n,
+                               std::int64_t most) {
   const std::int64_t parts = ceil_div(most * column.pitch, block_part);
   launch(exec, {dim3(static_cast<unsigned>(n * parts * column.heads)), row_threads}, copy_listed_blocks_kernel<row_threads>, column, copies,
          parts);
