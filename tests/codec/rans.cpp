@@ -43,7 +43,7 @@ struct stream_case {
   std::int64_t pitch() const { return symbol_pitch(tokens); }
   std::int64_t components() const { return static_cast<std::int64_t>(table_of.size()); }
   symbol_model model() const { return {lookups.empty() ? tables().lookups() : lookups.data(), table_of.data(), components()}; }
-  symbol_matrix<const std::int16_t> view() const { return {values.data(), components(), tokens, pitch()}; }
+  component_matrix<const std::int16_t> view() const { return {values.data(), components(), tokens, pitch()}; }
   std::int16_t& at(std::int64_t c, std::int32_t t) { return values[static_cast<std::size_t>(c * pitch() + t)]; }
 
   std::vector<std::byte> encoded() const {
@@ -316,7 +316,7 @@ TEST_CASE("every truncation and every flipped bit: an error, or values that the 
     const stream_case s = coefficients(9, 45, scale, 6);
     const std::vector<std::byte> stream = s.encoded();
     std::vector<std::int16_t> out(s.values.size());
-    const symbol_matrix<std::int16_t> view{out.data(), s.components(), s.tokens, s.pitch()};
+    const component_matrix<std::int16_t> view{out.data(), s.components(), s.tokens, s.pitch()};
     const auto agree = [&](std::span<const std::byte> bytes) {
       const guarded memory(std::max<std::size_t>(bytes.size(), 1), true);
       std::byte* const first = memory.data() + (bytes.empty() ? 1 : 0);

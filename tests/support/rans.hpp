@@ -86,7 +86,7 @@ inline std::optional<std::vector<std::int16_t>> plain_rans_decode(const symbol_m
 }
 
 /// Bits of the values by the probabilities of their alphabets; a raw bit and a bit of an escape cost one.
-inline double cross_entropy(const symbol_model& model, const symbol_matrix<const std::int16_t>& values) {
+inline double cross_entropy(const symbol_model& model, const component_matrix<const std::int16_t>& values) {
   double bits = 0;
   for (std::int64_t c = 0; c < values.components; ++c) {
     const symbol_lookup& table = model.tables[model.table_of[c]];

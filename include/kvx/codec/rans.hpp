@@ -1,12 +1,12 @@
 #pragma once
 // An interleaved rANS stream: its format, its size, and the policy that names it.
 
+#include <kvx/codec/component_matrix.hpp>
 #include <kvx/codec/symbol_table.hpp>
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/bits.hpp>
 
 #include <cstdint>
-#include <type_traits>
 
 namespace kvx {
 
@@ -35,21 +35,6 @@ struct symbol_model {
   const symbol_lookup* tables = nullptr;
   const std::uint16_t* table_of = nullptr;
   std::int64_t components = 0;
-};
-
-/// Values to code, or decoded ones: token t of component c is data[c * pitch + t].
-template <class T>
-struct symbol_matrix {
-  T* data = nullptr;
-  std::int64_t components = 0;
-  std::int32_t tokens = 0;
-  std::int64_t pitch = 0;
-
-  constexpr operator symbol_matrix<const T>() const
-    requires(!std::is_const_v<T>)
-  {
-    return {data, components, tokens, pitch};
-  }
 };
 
 /// Bytes before the states.

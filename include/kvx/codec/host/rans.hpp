@@ -41,7 +41,7 @@ class step_words {
 };
 
 /// Writes the escapes of all values, in the order of the decoder, to the end of `out`.
-inline status put_escapes(const symbol_model& model, const symbol_matrix<const std::int16_t>& values, std::span<std::byte> out,
+inline status put_escapes(const symbol_model& model, const component_matrix<const std::int16_t>& values, std::span<std::byte> out,
                           std::int64_t& bytes) {
   std::vector<std::byte> all;
   for (std::int64_t c = 0; c < values.components; ++c) {
@@ -70,8 +70,8 @@ inline status put_escapes(const symbol_model& model, const symbol_matrix<const s
 /// cost        some 5 ns a value; one pass over the components to find escapes, one backwards to code. Allocates 8 KB for each alphabet in
 /// use errors      no_space: out is too short, and holds garbage; unfit: a value that its alphabet has no escape for. usage_error: values
 ///             of other components than the model's
-inline status rans_encode(const host&, const symbol_model& model, const symbol_matrix<const std::int16_t>& values, std::span<std::byte> out,
-                          std::int64_t& bytes, call_site where = call_site::here()) {
+inline status rans_encode(const host&, const symbol_model& model, const component_matrix<const std::int16_t>& values,
+                          std::span<std::byte> out, std::int64_t& bytes, call_site where = call_site::here()) {
   require(values.components == model.components, "rans_encode: values and model differ in components", where);
   require(values.pitch >= values.tokens && values.tokens >= 0, "rans_encode: pitch is at least the tokens", where);
   bytes = 0;
@@ -126,7 +126,7 @@ inline status rans_encode(const host&, const symbol_model& model, const symbol_m
 
 /// Decodes a stream with a kernel of the caller's choice; see rans_decode.
 inline status rans_decode_with(simd::rans_function kernel, const symbol_model& model, std::span<const std::byte> stream,
-                               const symbol_matrix<std::int16_t>& values, call_site where = call_site::here()) {
+                               const component_matrix<std::int16_t>& values, call_site where = call_site::here()) {
   require(values.components == model.components, "rans_decode: values and model differ in components", where);
   require(values.tokens >= 0 && values.pitch >= symbol_pitch(values.tokens) && values.pitch % rans_lanes == 0,
           "rans_decode: pitch is a multiple of 32 and at least the tokens", where);
@@ -166,7 +166,7 @@ inline status rans_decode_with(simd::rans_function kernel, const symbol_model& m
 /// errors      truncated or corrupt, and values hold garbage: never a read outside `stream`, never a value beyond +-32,767.
 ///             usage_error: values of other components than the model's
 inline status rans_decode(const host&, const symbol_model& model, std::span<const std::byte> stream,
-                          const symbol_matrix<std::int16_t>& values, call_site where = call_site::here()) {
+                          const component_matrix<std::int16_t>& values, call_site where = call_site::here()) {
   return rans_decode_with(simd::rans_kernel(), model, stream, values, where);
 }
 
