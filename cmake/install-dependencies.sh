@@ -12,7 +12,7 @@ say() { printf 'kvx: %s\n' "$*"; }
 # One package a word, in the order of use: compilers and build; libraries; texts; checkers.
 packages=(
   g++ clang libomp-dev libclang-rt-14-dev cmake ninja-build git python3 python3-pip unzip
-  doctest-dev libeigen3-dev libutf8proc-dev
+  doctest-dev libeigen3-dev libdeflate-dev libutf8proc-dev
   bible-kjv
   clang-format-16 clang-tidy
 )

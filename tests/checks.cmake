@@ -37,13 +37,15 @@ else()
   kvx_left_out(check/format clang-format)
 endif()
 
+# Some headers are for those who have Eigen or libdeflate: whoever checks headers has both.
+kvx_dependency(Eigen3 https://gitlab.com/libeigen/eigen.git 3.4.0 EIGEN_BUILD_DOC=OFF BUILD_TESTING=OFF)
 set(names g++ clang++)
 set(compilers KVX_GXX KVX_CLANGXX)
 foreach(name compiler IN ZIP_LISTS names compilers)
   if(${compiler})
     if(matrix GREATER_EQUAL 2)  # minutes
       kvx_check(headers_alone/${name} "${Python3_EXECUTABLE}" "${checks}/compile_alone.py" "${PROJECT_SOURCE_DIR}" 1 .hpp
-                "${${compiler}}" ${strict} -fsyntax-only)
+                "${${compiler}}" ${strict} "-isystem$<TARGET_PROPERTY:Eigen3::Eigen,INTERFACE_INCLUDE_DIRECTORIES>" -fsyntax-only)
     endif()
     kvx_check(refused/${name} "${Python3_EXECUTABLE}" "${checks}/compile_fail.py" "${PROJECT_SOURCE_DIR}/tests/compile_fail"
               "${${compiler}}" ${strict} "-I${PROJECT_SOURCE_DIR}/include" -fsyntax-only)
