@@ -1,6 +1,7 @@
 // DEFLATE: what goes in comes out, in less room than fixed width where levels repeat; every damage that lengthens or shortens is an error.
 
 #include <support/guarded.hpp>
+#include <support/span_case.hpp>
 
 #include <kvx/codec/deflate.hpp>
 
@@ -74,4 +75,34 @@ TEST_CASE("every truncation and every flipped bit: no read outside, and never mo
     memory.data()[i / 8] ^= std::byte{1} << i % 8;
     (void)deflate_decode({}, {memory.data(), out.size()}, {back.data(), in.size()});
   }
+}
+
+TEST_CASE("chunks of the faithful mode: smaller than the fixed width, smaller still by components, the same rows") {
+  const span_case s(8, 32, 4);
+  const std::vector<float> rows = s.rows(256, 6);
+  const tensor_view<const float, 2> view(rows.data(), 256, s.rank);
+  std::vector<std::byte> out[3];
+  std::vector<float> back[3];
+  const auto round_trip = [&](const auto& codec, int i) {
+    out[i].resize(static_cast<std::size_t>(chunk_bound<float>(256, s.rank)));
+    std::int64_t bytes = 0;
+    REQUIRE(encode_chunk(host{}, plain_products(), codec, s.model(), view, {}, 0, out[i], bytes).ok());
+    out[i].resize(static_cast<std::size_t>(bytes));
+    opened_chunk<float> chunk;
+    REQUIRE(open_chunk(host{}, codec, s.model(), out[i], 256, s.rank, chunk).ok());
+    back[i].resize(rows.size());
+    restore_rows(host{}, plain_products(), s.model(), chunk, {}, 0, tensor_view<float, 2>(back[i].data(), 256, s.rank));
+    for (std::size_t n = 0; n < out[i].size(); n += 7) {
+      opened_chunk<float> cut;
+      CHECK_FALSE(open_chunk(host{}, codec, s.model(), std::span<const std::byte>(out[i]).first(n), 256, s.rank, cut).ok());
+    }
+  };
+  round_trip(kvtc_faithful<fixed_width>{}, 0);
+  round_trip(kvtc_faithful<deflate>{.entropy = {6, packing::tokens}}, 1);
+  round_trip(kvtc_faithful<deflate>{}, 2);
+  CHECK(static_cast<chunk_kind>(out[2][0]) == chunk_kind::groups_deflate);
+  CHECK(back[0] == back[1]);
+  CHECK(back[0] == back[2]);
+  MESSAGE("fixed ", out[0].size(), ", by tokens ", out[1].size(), ", by components ", out[2].size());
+  CHECK(out[2].size() < out[0].size());
 }

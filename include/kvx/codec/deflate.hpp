@@ -1,6 +1,7 @@
 #pragma once
 // DEFLATE by libdeflate: opt-in, link kvx::deflate.
 
+#include <kvx/codec/host/chain.hpp>
 #include <kvx/codec/packed.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/status.hpp>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <vector>
 
 namespace kvx {
 
@@ -53,6 +55,26 @@ inline status deflate_decode(const deflate&, std::span<const std::byte> in, std:
   const auto result = libdeflate_deflate_decompress_ex(decompressor.get(), in.data(), in.size(), out.data(), out.size(), &used, &made);
   if (result != LIBDEFLATE_SUCCESS || used != in.size() || made != out.size()) return {status::code::corrupt, "DEFLATE stream"};
   return {};
+}
+
+/// Levels of a bit plan, packed, then compressed: see the other coders in host/chain.hpp.
+inline status encode_levels(const host& exec, const deflate& coder, const span_model& model,
+                            const component_matrix<const std::int16_t>& levels, std::span<const run_range> ranges, std::span<std::byte> out,
+                            chunk_header& header, std::int64_t& bytes) {
+  header.kind = chunk_kind::groups_deflate;
+  header.order = static_cast<std::uint8_t>(coder.order);
+  std::vector<std::byte> packed(static_cast<std::size_t>(packed_bytes(*model.plan, levels.tokens)));
+  const status s = pack(exec, *model.plan, levels, ranges, coder.order, packed, bytes);
+  return s.ok() ? deflate_encode(coder, packed, out, bytes) : s;
+}
+
+constexpr chunk_kind kind_of(const deflate&) { return chunk_kind::groups_deflate; }
+
+inline status decode_levels(const host& exec, const deflate& coder, const span_model& model, const chunk_header& header,
+                            std::span<const std::byte> in, const component_matrix<std::int16_t>& levels, std::span<run_range> ranges) {
+  std::vector<std::byte> packed(static_cast<std::size_t>(packed_bytes(*model.plan, levels.tokens)));
+  const status s = deflate_decode(coder, in, packed);
+  return s.ok() ? unpack(exec, *model.plan, packed, static_cast<packing>(header.order), levels, ranges) : s;
 }
 
 }  // namespace kvx
