@@ -48,6 +48,30 @@ KVX_HD constexpr void rotate(float* x, std::size_t n, std::uint64_t seed) {
   }
 }
 
+/// The inverse of rotate: the transform is its own, the signs come last. Roundings as there.
+KVX_HD constexpr void rotate_back(float* x, std::size_t n, std::uint64_t seed) {
+  float* at = x;
+  hadamard(x, n);
+  for (std::size_t left = n; left > 0;) {
+    const std::size_t p = power_of_two_below(left);
+    const float scale = inverse_root(p);
+    for (std::size_t j = 0; j < p; ++j) at[j] *= scale;
+    at += p;
+    left -= p;
+  }
+  for (std::size_t j = 0; j < n; ++j) x[j] = flip(x[j], sign_of(seed, j));
+}
+
+static_assert([] {
+  float x[6] = {3, -1, 4, 1, -5, 9};                                    // x (4 + 2)
+  rotate(x, 6, 1);
+  rotate_back(x, 6, 1);
+  constexpr float was[6] = {3, -1, 4, 1, -5, 9};
+  for (int j = 0; j < 6; ++j) {
+    if (x[j] - was[j] > 1e-5f || was[j] - x[j] > 1e-5f) return false;
+  }
+  return true;
+}());
 static_assert([] {
   float x[6] = {3, -1, 4, 1, -5, 9};                                    // x (4 + 2)
   rotate(x, 6, 1);

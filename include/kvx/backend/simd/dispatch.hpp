@@ -10,6 +10,8 @@
 #include <kvx/backend/simd/rerank_table.hpp>
 #include <kvx/backend/simd/scan_table.hpp>
 #include <kvx/backend/simd/table.hpp>
+#include <kvx/backend/simd/value_lanes_baseline.hpp>
+#include <kvx/backend/simd/value_table.hpp>
 
 #include <cstdint>
 
@@ -30,6 +32,7 @@ namespace kvx::simd::baseline {
 #include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
+#include <kvx/backend/simd/value_kernels.hpp>
 }  // namespace kvx::simd::baseline
 
 #if defined(__x86_64__)
@@ -43,12 +46,14 @@ namespace kvx::simd::baseline {
 #include <kvx/backend/simd/lanes_avx2.hpp>
 #include <kvx/backend/simd/encode_lanes_avx2.hpp>
 #include <kvx/backend/simd/rerank_lanes_avx2.hpp>
+#include <kvx/backend/simd/value_lanes_avx2.hpp>
 namespace kvx::simd::avx2 {
 #include <kvx/backend/simd/kernels.hpp>
 #include <kvx/backend/simd/code_kernels.hpp>
 #include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
+#include <kvx/backend/simd/value_kernels.hpp>
 }  // namespace kvx::simd::avx2
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -77,8 +82,10 @@ namespace kvx::simd::avx512 {
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 #endif
 #include <kvx/backend/simd/code_lanes_vnni.hpp>
+#include <kvx/backend/simd/value_lanes_vnni.hpp>
 namespace kvx::simd::avx512_vnni {
 #include <kvx/backend/simd/code_kernels.hpp>
+#include <kvx/backend/simd/value_kernels.hpp>
 }  // namespace kvx::simd::avx512_vnni
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -138,6 +145,15 @@ code_function rerank_table::code_sums() const {
   if (set != instruction_set::baseline) return avx2::code_sums<MagnitudeBits>;
 #endif
   return baseline::code_sums<MagnitudeBits>;
+}
+
+template <int Bits>
+value_function value_sums_of([[maybe_unused]] instruction_set set) {
+#if defined(__x86_64__)
+  if (set == instruction_set::avx512 && has_byte_dot_products()) return avx512_vnni::value_sums<Bits>;
+  if (set != instruction_set::baseline) return avx2::value_sums<Bits>;
+#endif
+  return baseline::value_sums<Bits>;
 }
 
 /// The kernels of one set, which the processor must support.

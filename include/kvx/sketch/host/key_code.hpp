@@ -124,6 +124,24 @@ inline void forget_key(const key_sketch& s, int dim, int page_tokens, int slot, 
   if (out.weights != nullptr) std::fill_n(out.weights + std::int64_t{slot} * weights, weights, no_weight);
 }
 
+/// What an encoder asks of the kernels, but for where the codes go.   centre, balance (encode_pitch) in lane order
+template <element E>
+simd::encode_task key_task(const key_encoder<E>& encoder, const float* centre, const float* balance) {
+  const key_sketch& s = encoder.sketch;
+  simd::encode_task task;
+  task.dim = encoder.dim;
+  task.subspace = s.subspace;
+  task.magnitude_bits = s.bits - 1;
+  task.one_weight = s.weights == key_sketch::weighting::key;
+  task.divisor = task.one_weight && encoder.dim > widest_codebook ? static_cast<float>(encoder.dim) : 1.0f;
+  task.centre = centre;
+  task.balance = balance;
+  task.flips = encoder.flips.data();
+  task.book = encoder.book.view();
+  task.last_book = encoder.last_book.view();
+  return task;
+}
+
 /// Encodes all keys of one page of one KV head.
 ///
 /// what        the columns that the sketch has: page mean, signs, norm bytes, magnitudes, weights; see key_code.hpp for the rules
@@ -149,17 +167,7 @@ void encode_page(const key_encoder<E>& encoder, const E* rows, std::int64_t stri
     for (int d = 0; d < encoder.dim; ++d) scale[static_cast<std::size_t>(simd::lane_position<E>(d, kernels.lanes))] = balance[d];
   }
 
-  simd::encode_task task;
-  task.dim = encoder.dim;
-  task.subspace = s.subspace;
-  task.magnitude_bits = s.bits - 1;
-  task.one_weight = s.weights == key_sketch::weighting::key;
-  task.divisor = task.one_weight && encoder.dim > widest_codebook ? static_cast<float>(encoder.dim) : 1.0f;
-  task.centre = centre.data();
-  task.balance = balance != nullptr ? scale.data() : encoder.balanced.data();
-  task.flips = encoder.flips.data();
-  task.book = encoder.book.view();
-  task.last_book = encoder.last_book.view();
+  simd::encode_task task = key_task(encoder, centre.data(), balance != nullptr ? scale.data() : encoder.balanced.data());
   task.page_tokens = page_tokens;
   task.signs = out.signs;
   task.magnitudes = out.magnitudes;
