@@ -26,6 +26,14 @@ std::unique_ptr<any_cache> retrieve(const kvx::host& exec, const kvx::geometry& 
   return std::make_unique<held_cache<Spec>>(exec, spec, geometry, kvx::attend_options{.keep = Keep, .breadth = breadth});
 }
 
+/// The same with tiers: which of them take part.
+template <class Spec, int Keep, int Percent, bool Coded = true, bool Tail = true>
+std::unique_ptr<any_cache> retrieve_tiers(const kvx::host& exec, const kvx::geometry& geometry) {
+  const kvx::search_breadth breadth{.fraction = Percent / 100.0, .per_kept = 0};
+  return std::make_unique<held_cache<Spec>>(
+      exec, Spec{}, geometry, kvx::attend_options{.keep = Keep, .breadth = breadth, .others = {.coded = Coded, .tail = Tail}});
+}
+
 void print_divergence(std::ostream& out, const method& self, std::string_view text, const scores& got) {
   const std::string name(self.name);
   const summary kl = summarise(got.kl);
@@ -42,10 +50,18 @@ using full = kvx::full<E, head_dim>;
 using paris_kv = kvx::paris_kv<kvx::bf16, head_dim>;
 using paris_kv_faithful = kvx::paris_kv_faithful<kvx::bf16, head_dim>;
 
-/// paris_kv with candidates from the mean of the group's queries.
-using paris_kv_mean_query =
-    kvx::spec<paris_kv::layout_type,
-              kvx::sign_buckets<kvx::key_sketch{}, kvx::bucket_scoring{.of = kvx::bucket_scoring::query::mean_query}>, kvx::rsq_ip<4>>;
+/// Candidates from the mean of the group's queries.
+using mean_query_buckets = kvx::sign_buckets<kvx::key_sketch{}, kvx::bucket_scoring{.of = kvx::bucket_scoring::query::mean_query}>;
+using paris_kv_mean_query = kvx::spec<paris_kv::layout_type, mean_query_buckets, kvx::rsq_ip<4>>;
+
+template <class Index, int ValueBits>
+using tiered = kvx::spec<paris_kv::layout_type, Index, kvx::rsq_ip<4, kvx::tiers{.value_bits = ValueBits, .tail = true}>>;
+using tiered_4 = tiered<kvx::sign_buckets<>, 4>;
+using tiered_2 = tiered<kvx::sign_buckets<>, 2>;
+using tiered_mean_query = tiered<mean_query_buckets, 0>;
+
+/// One weight a key and two bits a coordinate of V: 57 bytes a token at D 64.
+using tiered_small = tiered<kvx::sign_buckets<kvx::key_sketch{.weights = kvx::key_sketch::weighting::key}>, 2>;
 
 /// The window that, with its sinks, attends to `rows` rows.
 constexpr kvx::layer_kind window_of(std::int64_t rows) { return kvx::layer_kind::window(rows - 4, 4); }
@@ -63,6 +79,15 @@ const method table[] = {
     {"paris_256_20", always, retrieving, retrieve<paris_kv_mean_query, 256, 20>, print_divergence, 256},
     {"headaware_256", always, retrieving, retrieve<paris_kv, 256, 10>, print_divergence, 256},
     {"votes_256", always, retrieving, retrieve<paris_kv_faithful, 256, 0, kvx::group_rule::kind::mean>, print_divergence, 256},
+    {"tiered_128", always, retrieving, retrieve_tiers<tiered_4, 128, 10>, print_divergence, 128},
+    {"tiered_32", always, retrieving, retrieve_tiers<tiered_4, 32, 10>, print_divergence, 32},
+    {"tiered_32_v2", always, retrieving, retrieve_tiers<tiered_2, 32, 10>, print_divergence, 32},
+    {"tiered_5", always, retrieving, retrieve_tiers<tiered_4, 128, 5>, print_divergence, 128},
+    {"coded_only", always, retrieving, retrieve_tiers<tiered_4, 0, 10>, print_divergence, 0},
+    {"tail_128", always, retrieving, retrieve_tiers<tiered_mean_query, 128, 10>, print_divergence, 128},
+    {"coded_128", always, retrieving, retrieve_tiers<tiered_4, 128, 10, true, false>, print_divergence, 128},
+    {"candidates_exact", always, retrieving, retrieve<paris_kv, 1000, 10>, print_divergence, 1000},
+    {"tiered_32_small", on_request, retrieving, retrieve_tiers<tiered_small, 32, 10>, print_divergence, 32},
     {"sweep_window_128", on_request, window_of(128), hold<full<kvx::bf16>>, print_divergence},
     {"sweep_window_256", on_request, window_of(256), hold<full<kvx::bf16>>, print_divergence},
     {"sweep_window_512", on_request, window_of(512), hold<full<kvx::bf16>>, print_divergence},

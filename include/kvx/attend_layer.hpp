@@ -95,10 +95,11 @@ void attend_layer(const host& exec, const Spec& spec, const Memory& place, const
         for (end = i + 1; end < batch.rows_of.size() && retrieves_now(batch.rows_of[end], Spec::zones, options) == retrieve;) ++end;
         const attend_batch run = batch.part(i, end - i);
         if (retrieve) {
-          attend_retrieved<E, T>(
-              exec, {place.rows, place.side, Spec::sketch, Spec::zones, run.rows_of, run.columns_of, run.balances, run.balance_at},
-              Spec::index_type::scoring, spec.reranker, Spec::layout_type::shape, q, out, lse,
-              {options.keep, options.breadth, options.scale, options.soft_cap}, scratch);
+          attend_retrieved<E, T>(exec,
+                                 {place.rows, key_columns_of(place.side), Spec::sketch, Spec::zones, run.rows_of, run.columns_of,
+                                  run.balances, run.balance_at, value_columns_of(place.side)},
+                                 Spec::index_type::scoring, spec.reranker, Spec::layout_type::shape, q, out, lse,
+                                 {options.keep, options.breadth, options.scale, options.soft_cap, options.others}, scratch);
         } else {
           attend_dense<E, T>(exec, place.rows, run.rows_of, q, out, lse, dense, scratch);
         }

@@ -12,6 +12,7 @@
 #include <kvx/layout/host/rows.hpp>
 #include <kvx/learned_balance.hpp>
 #include <kvx/sketch/host/sketch_writer.hpp>
+#include <kvx/sketch/host/tiered_writer.hpp>
 #include <kvx/spec.hpp>
 #include <kvx/step.hpp>
 
@@ -28,7 +29,12 @@ template <class Spec>
 auto column_writer(const host&, const Spec& spec) {
   if constexpr (reads_sketch<typename Spec::index_type>) {
     using E = typename Spec::layout_type::element_type;
-    return sketch_writer<E>{make_key_encoder<E, Spec::sketch.bits>(Spec::sketch, Spec::layout_type::shape.key_dim)};
+    auto keys = make_key_encoder<E, Spec::sketch.bits>(Spec::sketch, Spec::layout_type::shape.key_dim);
+    if constexpr (any(Spec::others)) {
+      return tiered_writer<E>{keys, make_value_encoder<E, Spec::others.value_bits>(Spec::layout_type::shape.value_dim, Spec::sketch.seed)};
+    } else {
+      return sketch_writer<E>{keys};
+    }
   } else {
     return spec.index;
   }

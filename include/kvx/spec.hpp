@@ -5,9 +5,13 @@
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/zones.hpp>
 #include <kvx/rerank/pass_through.hpp>
+#include <kvx/rerank/tiers.hpp>
 #include <kvx/sketch/key_sketch.hpp>
+#include <kvx/sketch/value_code.hpp>
 
+#include <array>
 #include <concepts>
+#include <cstddef>
 
 namespace kvx {
 
@@ -23,7 +27,8 @@ concept reads_sketch = requires {
 /// index       what proposes candidates: `full_scan`, `sign_buckets`
 /// reranker    what keeps the best of them: `pass_through`, `exact`, `rsq_ip`
 ///
-/// Columns are those of the index; index and reranker share one sketch, whose signs are the sign bits of the code.
+/// Columns are those of the index; index and reranker share one sketch, whose signs are the sign bits of the code. Where the reranker has
+/// tiers, columns of values follow (tiered_columns).
 template <class Layout, index_policy Index = full_scan, class Reranker = pass_through>
 struct spec {
   using layout_type = Layout;
@@ -48,8 +53,18 @@ struct spec {
     return z;
   }();
 
+  /// How tokens take part whose rows are not read.
+  static constexpr tiers others = [] {
+    if constexpr (requires { Reranker::others; }) return tiers{Reranker::others};
+    return tiers{};
+  }();
+  static_assert(!any(others) || (reads_sketch<Index> && sketch.centre && sketch.norms),
+                "spec: tiers need key sketches with centre and norms, as sign_buckets<> has them");
+
   static constexpr auto columns(page_shape page) {
-    if constexpr (reads_sketch<Index>) {
+    if constexpr (any(others)) {
+      return tiered_columns(sketch, others.value_bits, page);
+    } else if constexpr (reads_sketch<Index>) {
       return sketch_columns(sketch, page);
     } else {
       return Index::columns(page);

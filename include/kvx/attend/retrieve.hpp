@@ -1,6 +1,7 @@
 #pragma once
 // Attention of decode steps over what retrieval finds: what is asked, independent of who computes it.
 
+#include <kvx/attend/tiers.hpp>
 #include <kvx/core/annotate.hpp>
 #include <kvx/index/sign_buckets.hpp>
 #include <kvx/layout/zones.hpp>
@@ -15,11 +16,13 @@ namespace kvx {
 /// breadth     how many candidates the index proposes
 /// scale       multiplies q.k; 0 means 1 / sqrt(D)
 /// soft_cap    c > 0 replaces a score s by c tanh(s / c), after scaling
+/// others      which tiers take part, where the composition has any; with tiers, keep may be 0
 struct retrieve_options {
   std::int64_t keep = 256;
   search_breadth breadth = {};
   float scale = 0;
   float soft_cap = 0;
+  tier_options others = {};
 };
 
 /// A sequence shorter than this is attended to densely: retrieval would read as much.

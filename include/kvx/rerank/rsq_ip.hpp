@@ -4,6 +4,7 @@
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/math.hpp>
 #include <kvx/index/group_rule.hpp>
+#include <kvx/rerank/tiers.hpp>
 #include <kvx/sketch/codebook.hpp>
 #include <kvx/sketch/key_code.hpp>
 #include <kvx/sketch/key_sketch.hpp>
@@ -17,6 +18,7 @@ namespace kvx {
 /// Reranking by inner products with the codes of the keys.
 ///
 /// Bits        of a code's coordinate: 2, 4 or 8; `bits` of the cache's key_sketch
+/// Others      how tokens take part whose rows are not read; by default they do not
 /// rule        how the heads of a group rank a token together
 ///
 /// what        logit_h(t) = unit_h sum_b w_b <v_b, n_h,b> + scale q_h.mean(page of t), with n_h the query q~_h in whole numbers of at
@@ -27,10 +29,12 @@ namespace kvx {
 ///             with 4 bits (ParisKV), without bias; whole numbers lose at most .012 of the sum's own rms (tested),
 ///             4 bits about .075
 /// source      ParisKV (arXiv 2602.07721) section 3, RSQ-IP; theirs is one query a group, floats, 4 bits, no page mean
-template <int Bits = 4>
+template <int Bits = 4, tiers Others = tiers{}>
   requires(Bits == 2 || Bits == 4 || Bits == 8)
 struct rsq_ip {
+  static_assert(is_valid(Others), "rsq_ip: tiers::value_bits must be 0, 2 or 4");
   static constexpr int bits = Bits;
+  static constexpr tiers others = Others;
   group_rule rule;
 };
 

@@ -4,6 +4,7 @@
 #include <kvx/attend/dense.hpp>
 #include <kvx/attend/host/dense_plan.hpp>
 #include <kvx/attend/host/rows.hpp>
+#include <kvx/attend/host/tiers.hpp>
 #include <kvx/attend/retrieve.hpp>
 #include <kvx/attend/rows.hpp>
 #include <kvx/backend/host.hpp>
@@ -15,7 +16,9 @@
 #include <kvx/rerank/host/exact.hpp>
 #include <kvx/rerank/host/rsq_ip.hpp>
 #include <kvx/rerank/pass_through.hpp>
+#include <kvx/rerank/tiers.hpp>
 #include <kvx/sketch/host/top_k.hpp>
+#include <kvx/sketch/value_code.hpp>
 #include <kvx/transform/srht.hpp>
 
 #include <algorithm>
@@ -34,6 +37,7 @@ namespace kvx {
 /// sketch      how the keys are coded
 /// columns_of  the batch under the page ids of the columns; with rows of the caller's those differ from the rows' own
 /// balances    (entries) diagonals, those of this layer (H, D) begin at `balance_at`; null for none; empty: none at all
+/// values      columns of the values, where the reranker has tiers
 template <class E>
 struct retrieve_layer {
   row_view<const E> rows;
@@ -44,9 +48,17 @@ struct retrieve_layer {
   std::span<const batch_item> columns_of;
   std::span<const float* const> balances;
   std::int64_t balance_at = 0;
+  value_columns values = {};
 };
 
 namespace host_retrieve {
+
+/// How tokens take part whose rows are not read.
+template <class Reranker>
+constexpr tiers others_of() {
+  if constexpr (requires { Reranker::others; }) return Reranker::others;
+  return {};
+}
 
 /// Scratch of one worker, for sequences of at most `tokens` tokens.
 template <class Reranker>
@@ -82,6 +94,9 @@ struct parts {
                             group_scores_scratch(serial, reranker.rule, G, tokens)});
     if constexpr (!std::is_same_v<Reranker, pass_through>) {
       stage_bytes = std::max(stage_bytes, rerank_scratch(serial, reranker, page.key_dim, G));
+    }
+    if constexpr (any(others_of<Reranker>())) {
+      stage_bytes = std::max(stage_bytes, attend_tiers_scratch(page, others_of<Reranker>().value_bits, G, tokens));
     }
     stage = s.take<std::byte>(stage_bytes);
   }
@@ -134,16 +149,25 @@ void retrieve_head(const retrieve_layer<E>& layer, const bucket_scoring& by, con
   attend_rows(serial, layer.rows, of.pages, head, plain, {resident, {}}, how, states, sums, stage);
   for (std::int64_t g = 0; g < G; ++g) part.lse[g] = part.states[g].lse();
 
+  constexpr tiers others = host_retrieve::others_of<Reranker>();
+  const tier_options tiered{others.value_bits > 0 && options.others.coded, others.tail && options.others.tail, options.others.skip};
   const bool ranks = !std::is_same_v<Reranker, pass_through>;
   const std::int64_t wanted = ranks ? candidate_count(options.breadth, by, end - begin, options.keep) : std::min(options.keep, end - begin);
-  if (wanted > 0 && options.keep > 0) {
+  if (wanted > 0 && (options.keep > 0 || tiered.coded || tiered.tail)) {
     const std::int32_t* const column_pages = layer.columns_of[item].pages;
     const bucket_zone zone{page, layer.columns, head, column_pages, begin, end};
-    const std::int64_t found = search_buckets(serial, layer.sketch, by, zone, {rotated, plain, part.lse, scale}, options.breadth, wanted,
-                                              part.ids, stage, part.page_dots);
-    std::span<const std::int32_t> chosen(part.ids, static_cast<std::size_t>(found));
+    std::int64_t found = search_buckets(serial, layer.sketch, by, zone, {rotated, plain, part.lse, scale}, options.breadth, wanted,
+                                        part.ids, stage, part.page_dots);
+    std::int32_t* ids = part.ids;
+    std::int32_t* positions = part.chosen;
+    if (tiered.coded && tiered.tail) {
+      found = complete_pages(zone, {ids, static_cast<std::size_t>(found)}, positions);
+      std::swap(ids, positions);
+    }
+    std::span<const std::int32_t> chosen(ids, static_cast<std::size_t>(found));
     if constexpr (!std::is_same_v<Reranker, pass_through>) {
-      if (found > options.keep || !layer.sketch.norms) {  // a scan without norms proposes keys of NaN too: here they fall
+      if (found > options.keep || !layer.sketch.norms || tiered.coded ||
+          tiered.tail) {  // a scan without norms proposes keys of NaN too: here they fall
         const bool reads_rows = std::is_same_v<Reranker, exact>;
         const head_view<E> from{layer.rows, layer.columns, reads_rows ? of.pages : column_pages, head};
         const tensor_view<float, 2> logits(part.logits, G, found);
@@ -151,10 +175,29 @@ void retrieve_head(const retrieve_layer<E>& layer, const bucket_scoring& by, con
         rerank(serial, reranker, layer.sketch, from, {plain, rotated, scale, dots, zone.first_page()}, chosen, logits, stage);
         const std::span scores(part.scores, chosen.size());
         group_scores(serial, reranker.rule, read_only(logits), {part.lse, static_cast<std::size_t>(G)}, scores, stage);
-        const std::span positions(part.chosen, chosen.size());
-        const top_k_result best = top_k<std::int32_t>(serial, scores, options.keep, positions);
-        for (std::int64_t i = 0; i < best.taken; ++i) part.chosen[i] = part.ids[part.chosen[i]];
-        chosen = positions.first(static_cast<std::size_t>(best.taken));
+        const top_k_result best = top_k<std::int32_t>(serial, scores, options.keep, std::span(positions, chosen.size()));
+        chosen = {positions, static_cast<std::size_t>(best.taken)};
+        if constexpr (any(others)) {
+          if (tiered.coded || tiered.tail) {
+            tensor_view<float, 2> taken_out = logits;                                               // (G, C) or (G, K)
+            std::span<const std::int32_t> members(ids, static_cast<std::size_t>(found));
+            if (!tiered.coded) {  // what is not chosen stays in the tail
+              for (std::int64_t g = 0; g < G; ++g) {
+                for (std::int64_t i = 0; i < best.taken; ++i) *logits.at(g, i) = *logits.at(g, positions[i]);
+              }
+              taken_out.extents[1] = best.taken;
+              for (std::int64_t i = 0; i < best.taken; ++i) {
+                ids[i] = ids[positions[i]];
+                positions[i] = static_cast<std::int32_t>(i);
+              }
+              members = members.first(static_cast<std::size_t>(best.taken));
+            }
+            attend_tiers<others.value_bits>(
+                {zone, layer.values, others.value_bits, layer.sketch.seed, members, chosen, plain, dots, scale, options.soft_cap}, tiered,
+                taken_out, states, sums, stage);
+          }
+        }
+        for (std::int64_t i = 0; i < best.taken; ++i) positions[i] = ids[positions[i]];
       }
     }
     attend_rows(serial, layer.rows, of.pages, head, plain, {{}, chosen}, how, states, sums, stage);

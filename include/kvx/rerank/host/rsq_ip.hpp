@@ -197,8 +197,8 @@ void rerank(const kernels_used& kernels, const host& exec, const key_sketch& ske
 }  // namespace host_rsq
 
 /// Bytes of scratch that `rerank` needs for a group of G heads of D dims, however many candidates. A pure function of its arguments.
-template <int Bits>
-std::int64_t rerank_scratch(const host&, const rsq_ip<Bits>&, int key_dim, std::int64_t heads) {
+template <int Bits, tiers Others>
+std::int64_t rerank_scratch(const host&, const rsq_ip<Bits, Others>&, int key_dim, std::int64_t heads) {
   return 64 + host_rsq::prepared_bytes(heads, key_dim);
 }
 
@@ -211,9 +211,9 @@ std::int64_t rerank_scratch(const host&, const rsq_ip<Bits>&, int key_dim, std::
 /// cost        bits D / 8 + 2 D / m bytes a candidate, in as many cache lines as its signs have plane bytes and a few; bound by memory
 /// exactness   the same bits for every instruction set and any number of threads; a key that is never found gets NaN
 /// errors      usage_error for shapes that do not fit; ids are not checked
-template <int Bits, element E>
-void rerank(const host& exec, const rsq_ip<Bits>& policy, const key_sketch& sketch, const head_view<E>& from, const group_queries& queries,
-            std::span<const std::int32_t> ids, tensor_view<float, 2> logits, std::span<std::byte> scratch,
+template <int Bits, tiers Others, element E>
+void rerank(const host& exec, const rsq_ip<Bits, Others>& policy, const key_sketch& sketch, const head_view<E>& from,
+            const group_queries& queries, std::span<const std::int32_t> ids, tensor_view<float, 2> logits, std::span<std::byte> scratch,
             call_site where = call_site::here()) {
   const std::int64_t G = queries.rotated.extents[0], D = from.rows.key_dim, C = static_cast<std::int64_t>(ids.size());
   require(is_valid(sketch), "rerank: the sketch is none that keys can have", where);
