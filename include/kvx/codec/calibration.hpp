@@ -32,20 +32,22 @@ struct calibration_shape {
 
 /// K or V of one span.
 ///
-/// shapes      mean, weights (F), weights empty: 1; basis (rank, F); scales (rank); levels: of each component of the plan, where the faithful
-///             mode uses rANS
+/// shapes      mean, weights (F), weights empty: 1; basis (rank, F); scales (rank); outputs (rank of the predictor, F), empty: nothing is
+///             predicted, else mean, basis and scales are of what the prediction leaves; levels: of each component of the plan, where the
+///             faithful mode uses rANS
 struct span_basis {
   std::vector<float> mean;
   std::vector<float> weights;
   std::vector<half> basis;
   std::vector<component_scale> scales;
+  std::vector<half> outputs;
   bit_plan plan;
   std::vector<symbol_frequencies> levels;
 
   std::int64_t features() const { return static_cast<std::int64_t>(mean.size()); }
   std::int64_t rank() const { return static_cast<std::int64_t>(scales.size()); }
   pca_basis view() const { return {features(), rank(), mean.data(), weights.empty() ? nullptr : weights.data(), basis.data()}; }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(4 * (mean.size() + weights.size() + scales.size()) + 2 * basis.size()); }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(4 * (mean.size() + weights.size() + scales.size()) + 2 * (basis.size() + outputs.size())); }
   friend bool operator==(const span_basis&, const span_basis&) = default;
 };
 
@@ -81,6 +83,12 @@ struct calibration {
   std::vector<step_cost> costs;
 
   bool predicted() const { return !key_predictor.empty() || !value_predictor.empty(); }
+  std::int64_t predictor_bytes() const {
+    std::int64_t sum = key_predictor.bytes() + value_predictor.bytes();
+    for (const span_basis& b : keys) sum += static_cast<std::int64_t>(2 * b.outputs.size());
+    for (const span_basis& b : values) sum += static_cast<std::int64_t>(2 * b.outputs.size());
+    return sum;
+  }
   std::int64_t bytes() const {
     std::int64_t sum = key_predictor.bytes() + value_predictor.bytes();
     for (const span_basis& b : keys) sum += b.bytes();
@@ -105,6 +113,22 @@ inline constexpr double kl_per_key_error = 1, kl_per_value_error = 1;
 /// exactness   within a factor of about two: how a change of the residual stream grows to one of the distribution differs by model and text
 inline double expected_kl(const step_cost& cost) {
   return kl_per_key_error * static_cast<double>(cost.key_error) + kl_per_value_error * static_cast<double>(cost.value_error);
+}
+
+/// The costs of a step between the measured ones, by interpolation of logarithms; of the nearest one beyond them.
+inline step_cost cost_at(const calibration& c, std::int16_t log2_step, call_site where = call_site::here()) {
+  require(!c.costs.empty(), "cost_at: the calibration holds costs of steps", where);
+  const auto above = std::find_if(c.costs.begin(), c.costs.end(), [&](const step_cost& cost) { return cost.log2_step >= log2_step; });
+  if (above == c.costs.end()) return c.costs.back();
+  if (above == c.costs.begin() || above->log2_step == log2_step) return *above;
+  const step_cost& low = above[-1];
+  const double part = static_cast<double>(log2_step - low.log2_step) / static_cast<double>(above->log2_step - low.log2_step);
+  const auto between = [&](float a, float b) {
+    const double x = std::max(static_cast<double>(a), 1e-30), y = std::max(static_cast<double>(b), 1e-30);
+    return static_cast<float>(x * std::pow(y / x, part));
+  };
+  return {log2_step, between(low.bits, above->bits), between(low.key_error, above->key_error),
+          between(low.value_error, above->value_error)};
 }
 
 /// The step at which a quantity that grows with the step reaches a target, between the measured ones by interpolation of logarithms; the

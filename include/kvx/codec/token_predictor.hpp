@@ -10,18 +10,18 @@
 
 namespace kvx {
 
-/// prediction = z P Q, z the RMS-normed embeddings of tokens t and t - 1, zeros before the first token.
+/// The half that all spans share: prediction of a span = (z inputs) outputs, outputs (rank, F) with the span's basis.
 ///
-/// shapes      inputs (2 E, rank), outputs (rank, features); rank 0: nothing is predicted
+/// what        z are the RMS-normed embeddings of tokens t and t - 1, side by side; zeros before the first token
+/// shapes      inputs (2 E, rank); rank 0: nothing is predicted
+/// source      ours: measured.md section 3
 struct token_predictor {
   std::int64_t embedding = 0;
   std::int64_t rank = 0;
-  std::int64_t features = 0;
   std::vector<half> inputs;
-  std::vector<half> outputs;
 
   bool empty() const { return rank == 0; }
-  std::int64_t bytes() const { return static_cast<std::int64_t>((inputs.size() + outputs.size()) * sizeof(half)); }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(inputs.size() * sizeof(half)); }
   friend bool operator==(const token_predictor&, const token_predictor&) = default;
 };
 

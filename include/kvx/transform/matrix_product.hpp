@@ -30,7 +30,7 @@ inline void plain_product(void*, const matrix_product::shape& s, const float* a,
     if (!s.add) {
       for (std::int64_t j = 0; j < s.n; ++j) row[j] = 0;
     }
-    const float* const left = a + i * down;
+    const float* const left = s.k > 0 ? a + i * down : a;
     std::int64_t p = 0;
     for (; p + 4 <= s.k; p += 4) {
       const float x0 = left[p * across], x1 = left[(p + 1) * across], x2 = left[(p + 2) * across], x3 = left[(p + 3) * across];
