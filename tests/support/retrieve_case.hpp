@@ -179,7 +179,7 @@ class retrieve_case {
     return r;
   }
 
- private:
+ protected:
   page_shape page() const { return {shape_.rows.page_tokens, shape_.rows.key_dim, shape_.rows.value_dim}; }
   tensor_view<const float, 3> queries() const { return tensor_view<const float, 3>(q.data(), tokens(), heads(), shape_.rows.key_dim); }
   tensor_view<const float, 2> group(std::int64_t row, int head) const {
