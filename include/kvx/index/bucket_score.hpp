@@ -18,9 +18,10 @@ KVX_HD constexpr std::int16_t scaled(std::int16_t x, std::int16_t y) { return sa
 
 /// The norm of a byte over that of the reference byte, times 2^15: 2^(-i / 8), i the distance of the bytes, 63 at most.
 KVX_HD constexpr std::int16_t norm_factor(std::uint8_t reference, std::uint8_t norm) {
-  constexpr std::uint16_t eighths[8] = {0xffff, 0xeac1, 0xd745, 0xc567, 0xb505, 0xa5ff, 0x9838, 0x8b96};  // 2^(16 - i / 8)
+  constexpr std::uint64_t first = 0xc567d745eac1ffff, second = 0x8b969838a5ffb505;  // 2^(16 - i / 8), four of 16 bits each
   const int distance = norm > reference ? 0 : reference - norm > 63 ? 63 : reference - norm;
-  return static_cast<std::int16_t>(eighths[distance % 8] >> (1 + distance / 8));
+  const std::uint64_t eighths = distance % 8 < 4 ? first : second;
+  return static_cast<std::int16_t>((eighths >> 16 * (distance % 4) & 0xffff) >> (1 + distance / 8));
 }
 static_assert(norm_factor(128, 128) == 32767 && norm_factor(128, 120) == 16383 && norm_factor(200, 1) == 139);
 

@@ -120,16 +120,18 @@ struct bucket_search : bucket_search_shape {
 /// Pages of a chunk at most, and its tokens.
 inline constexpr int most_chunk_pages = 128, most_chunk_tokens = 4096;
 
-/// Lays the arrays of a search out in memory of the device, at a multiple of 256 bytes; a null pointer counts the bytes.
-inline bucket_search plan_search(const bucket_search_shape& shape, scratch_parts& memory) {
+/// Lays the arrays of a search out in memory of the device, at a multiple of 64 bytes; without memory it counts the bytes.
+///
+/// chunk       tokens that a block scores at most, a power of two; 0: what suits the size of the searches. Results do not depend on it
+inline bucket_search plan_search(const bucket_search_shape& shape, scratch_parts& memory, int chunk = 0) {
   bucket_search s;
   static_cast<bucket_search_shape&>(s) = shape;
   const std::int64_t units = shape.units(), P = shape.page.tokens;
   const bool votes = shape.by.score == bucket_scoring::rule::votes;
   // Chunks as long as pays, yet enough of them for all multiprocessors.
-  s.chunk = most_chunk_tokens;
+  s.chunk = chunk > 0 && chunk < most_chunk_tokens ? chunk : most_chunk_tokens;
   while (s.chunk > P * most_chunk_pages) s.chunk /= 2;
-  while (s.chunk > 1024 && units * ceil_div(shape.longest, s.chunk) < 512) s.chunk /= 2;
+  while (chunk == 0 && s.chunk > 1024 && units * ceil_div(shape.longest, s.chunk) < 512) s.chunk /= 2;
   s.chunks = ceil_div(shape.longest, s.chunk);
   s.id_pitch = round_up(shape.most_wanted(), 32);
   s.page_pitch = ceil_div(shape.longest, P);
@@ -150,9 +152,9 @@ inline bucket_search plan_search(const bucket_search_shape& shape, scratch_parts
 }
 
 /// Bytes of device memory that plan_search lays out.
-inline std::int64_t bucket_search_scratch(const bucket_search_shape& shape) {
+inline std::int64_t bucket_search_scratch(const bucket_search_shape& shape, int chunk = 0) {
   scratch_parts memory;
-  plan_search(shape, memory);
+  plan_search(shape, memory, chunk);
   return memory.used;
 }
 

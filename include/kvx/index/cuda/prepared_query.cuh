@@ -1,6 +1,7 @@
 #pragma once
 // The record that a prepared query of one unit is, from the kernel that prepares it to those that scan.
 
+#include <kvx/backend/simd/scan_table.hpp>
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/bits.hpp>
 #include <kvx/index/sign_buckets.hpp>
@@ -16,7 +17,8 @@ inline constexpr int most_device_group = 64;
 /// Where the parts of a record lie, in bytes from its start, multiples of 16.
 ///
 /// heads         that are scored: the group's, or 1 for the mean query
-/// words         32-bit words of the heads' entries side by side, four heads each: 1, 2 or 4; with more heads, in `passes`
+/// words         32-bit words of the heads' entries side by side, four heads each: 1, 2 or 4 (2 at most where D > 256); with more heads, in
+///               `passes`
 /// numbers       sign_sum_numbers at 0
 /// ratios, centres           int16 (padded heads)
 /// page_scales, head_offsets double (padded heads)
@@ -40,7 +42,8 @@ struct sign_sum_record {
 KVX_HD constexpr sign_sum_record sign_sum_record_of(const key_sketch& sketch, const bucket_scoring& by, int dim, int group) {
   sign_sum_record r;
   r.heads = by.of == bucket_scoring::query::mean_query ? 1 : group;
-  r.words = r.heads <= 4 ? 1 : r.heads <= 8 ? 2 : 4;
+  const bool wide = plane_bytes(dim) > simd::narrow_planes;  // sums take twice the registers
+  r.words = r.heads <= 4 ? 1 : r.heads <= 8 || wide ? 2 : 4;
   r.passes = (r.heads + 4 * r.words - 1) / (4 * r.words);
   r.rows = (plane_bytes(dim) + 3) / 4 * 4;
   r.page_dim = sketch.centre && sketch.norms ? (dim + 15) / 16 * 16 : 0;
