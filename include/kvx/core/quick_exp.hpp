@@ -31,8 +31,9 @@ KVX_HD constexpr float quick_exp(float x) {
   constexpr float whole = 0x1.8p23f;  // a float this large has no fraction left
   const float n = (rounded_product(x, c::log2_e) + whole) - whole;
   const float r = (x - n * c::ln2_high) - rounded_product(n, c::ln2_low);
-  float p = c::series[0];
-  for (int i = 1; i < 7; ++i) p = rounded_product(p, r) + c::series[i];
+  constexpr float series[7] = {c::series[0], c::series[1], c::series[2], c::series[3], c::series[4], c::series[5], c::series[6]};
+  float p = series[0];  // a copy: device code has no array that is a member
+  for (int i = 1; i < 7; ++i) p = rounded_product(p, r) + series[i];
   return p * __builtin_bit_cast(float, static_cast<std::uint32_t>(static_cast<int>(n) + 127) << 23);
 }
 static_assert(quick_exp(0) == 1 && quick_exp(-infinity) == 0 && quick_exp(-87.5f) == 0 && is_nan(quick_exp(quiet_nan)));

@@ -1,0 +1,126 @@
+#pragma once
+// The arrays that reranking on the device reads and leaves, for all units of a step at once.
+
+#include <kvx/backend/cuda/memory.cuh>
+#include <kvx/backend/device.cuh>
+#include <kvx/core/annotate.hpp>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/scratch_parts.hpp>
+#include <kvx/layout/device_batch.hpp>
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvx {
+
+/// What reranking is planned for. A unit is a new token and a KV head: unit = token * heads + head.
+///
+/// heads, group    KV heads; query heads of each
+/// tokens          new tokens of a step at most
+/// candidates      of a unit at most
+/// keep            chosen of a unit at most
+/// whole_below     in sequences that hold fewer committed tokens than this all candidates are chosen
+struct rerank_shape {
+  int heads = 1;
+  int group = 1;
+  std::int64_t tokens = 1;
+  std::int64_t candidates = 0;
+  std::int64_t keep = 256;
+  std::int64_t whole_below = 0;
+
+  KVX_HD constexpr std::int64_t units() const { return tokens * heads; }
+};
+
+/// Queries of a step and candidates of its units. Trivially copyable; all pointers are the device's.
+///
+/// ids, counts   (units, id_pitch) candidates of each unit, ascending tokens; how many (units)
+/// plain         (units, G, D) queries as they are; rotated: as the codes want them. Each only where somebody reads it
+/// lse           (units, G) log-sum-exp of the resident logits; null: none
+/// page_dots     (units, page_pitch, G) dots of the page means with the page queries, entry 0 for page first_page of every sequence; read
+///               where the sketch has a centre
+/// scale         multiplies q.k; 0 means 1 / sqrt(D)
+struct rerank_input {
+  const std::int32_t* ids = nullptr;
+  const std::int32_t* counts = nullptr;
+  std::int64_t id_pitch = 0;
+  const float* plain = nullptr;
+  const float* rotated = nullptr;
+  const float* lse = nullptr;
+  const float* page_dots = nullptr;
+  std::int64_t page_pitch = 0;
+  std::int64_t first_page = 0;
+  float scale = 0;
+};
+
+/// What reranking leaves. Trivially copyable; all pointers are the device's.
+///
+/// chosen, chosen_counts   (units, chosen_pitch) tokens that are kept, ascending; how many (units)
+/// logits      (units, G, pitch); undefined where all candidates are chosen without a look
+/// scores      (units, pitch), where they do not fit shared memory
+/// counters    (units, G + 1): largest order of each head's logits, then the blocks that are done. 0 before and after every launch:
+///             clear_rerank once
+struct rerank_output : rerank_shape {
+  std::int32_t* chosen = nullptr;
+  std::int32_t* chosen_counts = nullptr;
+  float* logits = nullptr;
+  float* scores = nullptr;
+  std::uint32_t* counters = nullptr;
+  std::int64_t chosen_pitch = 0;
+  std::int64_t pitch = 0;
+
+  KVX_HD constexpr std::int32_t* chosen_of(std::int64_t unit) const { return chosen + unit * chosen_pitch; }
+  KVX_HD constexpr float* logits_of(std::int64_t unit) const { return logits + unit * group * pitch; }
+  KVX_HD constexpr std::uint32_t* counters_of(std::int64_t unit) const { return counters + unit * (group + 1); }
+};
+
+/// Lays the arrays out in memory of the device, at a multiple of 256 bytes; a null pointer counts the bytes.
+inline rerank_output plan_rerank(const rerank_shape& shape, scratch_parts& memory) {
+  rerank_output r;
+  static_cast<rerank_shape&>(r) = shape;
+  const std::int64_t units = shape.units();
+  const std::int64_t most = shape.keep > shape.whole_below ? shape.keep : shape.whole_below;
+  r.chosen_pitch = round_up(most < shape.candidates ? most : shape.candidates, 32);
+  r.pitch = round_up(shape.candidates, 32);
+  r.chosen = memory.take<std::int32_t>(units * r.chosen_pitch);
+  r.chosen_counts = memory.take<std::int32_t>(units);
+  r.logits = memory.take<float>(units * shape.group * r.pitch);
+  r.scores = memory.take<float>(units * r.pitch);
+  r.counters = memory.take<std::uint32_t>(units * (shape.group + 1));
+  return r;
+}
+
+/// Bytes of device memory that plan_rerank lays out.
+inline std::int64_t rerank_scratch(const device&, const rerank_shape& shape) {
+  scratch_parts memory;
+  plan_rerank(shape, memory);
+  return memory.used;
+}
+
+/// Sets the counters to 0: once, before the first launch that uses them.
+inline void clear_rerank(const device& exec, const rerank_output& r) {
+  const current_device here(exec.ordinal);
+  const auto bytes = static_cast<std::size_t>(r.units() * (r.group + 1)) * sizeof(std::uint32_t);
+  check("cudaMemsetAsync", cudaMemsetAsync(r.counters, 0, bytes, exec.stream));
+}
+
+/// What every thread of a block must know of its unit, read by one.
+///
+/// keep        how many of the unit's candidates are chosen at most
+/// pages       page table of the unit's sequence
+struct rerank_unit {
+  std::int64_t count;
+  std::int64_t keep;
+  const std::int32_t* pages;
+
+  __device__ __forceinline__ void read(const device_batch& batch, const rerank_input& in, const rerank_shape& shape, std::int64_t unit) {
+    const batch_item& item = batch.items[batch.entry_of[unit / shape.heads]];
+    count = in.counts[unit];
+    pages = item.pages;
+    keep = shape.keep > 0 ? shape.keep : 0;
+    if (shape.whole_below > 0 && item.length - item.queries < shape.whole_below && keep < count) keep = count;
+  }
+};
+
+}  // namespace kvx

@@ -1,0 +1,254 @@
+#pragma once
+// Reranking by key codes on the device: one thread a candidate; the last block of a unit chooses the best.
+
+#include <kvx/backend/cuda/collectives.cuh>
+#include <kvx/backend/cuda/dynamic_shared.cuh>
+#include <kvx/backend/cuda/launch.cuh>
+#include <kvx/backend/cuda/ticket.cuh>
+#include <kvx/backend/device.cuh>
+#include <kvx/core/check.hpp>
+#include <kvx/index/sign_sums.hpp>
+#include <kvx/layout/device_batch.hpp>
+#include <kvx/layout/page_shape.hpp>
+#include <kvx/rerank/cuda/choose.cuh>
+#include <kvx/rerank/cuda/code_sums.cuh>
+#include <kvx/rerank/cuda/rerank_units.cuh>
+#include <kvx/rerank/rsq_ip.hpp>
+#include <kvx/sketch/cuda/code_columns.cuh>
+#include <kvx/sketch/key_sketch.hpp>
+#include <kvx/sketch/top_k.hpp>
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace kvx {
+
+/// Candidates of a block, a thread each: fewer where a thread sums for eight heads in registers.
+template <int Heads>
+inline constexpr int rerank_threads = Heads == 8 ? 256 : 512;
+
+/// What the kernel is told.
+///
+/// blocks      of a unit, for the planned maximum
+/// takes_all   where a unit has no more candidates than it keeps, all are chosen without a look: a sketch with norms proposes no key of
+///             NaN
+struct rerank_codes_arguments {
+  group_rule rule;
+  device_batch batch;
+  code_columns columns;
+  code_layout layout;
+  rerank_input in;
+  rerank_output out;
+  int page_shift = 0;
+  bool centre = false;
+  bool takes_all = false;
+  bool shares_scores = false;
+  float scale = 1;
+  float level_unit = 1;
+  unsigned blocks = 1;
+};
+
+/// Heads of the queries in shared memory, a multiple of what one turn takes.
+template <int Heads>
+KVX_HD constexpr int padded_rerank_heads(int group) {
+  return (group + Heads - 1) / Heads * Heads;
+}
+
+/// What a block knows of its queries.
+struct code_units {
+  float units[most_scored_heads];        ///< nats for one unit of a code's sum
+  double page_units[most_scored_heads];  ///< nats for one unit of a page dot
+};
+
+/// Brings the queries of a unit into whole numbers.
+///
+/// shapes      whole (padded heads / Heads, chunks, Heads, 64), 0 in its padding; behind a barrier
+template <int Threads, int Heads>
+__device__ __forceinline__ void load_code_queries(const rerank_codes_arguments& a, std::int64_t unit, std::int8_t* whole, code_units& to) {
+  constexpr int most = 576 / warp_lanes;
+  const int G = a.out.group, D = a.layout.dim, chunks = a.layout.chunks(), lane = lane_of_thread();
+  for (int g = warp_of_thread(); g < padded_rerank_heads<Heads>(G); g += Threads / warp_lanes) {
+    const float* const rotated = a.in.rotated + (unit * G + g) * D;
+    float x[most], largest = 0;
+    bool finite = true;
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      const int d = lane + warp_lanes * i;
+      x[i] = g < G && d < D ? rotated[d] : 0.0f;
+      finite = finite && size_of(x[i]) <= largest_float;
+      if (size_of(x[i]) > largest) largest = size_of(x[i]);
+    }
+    largest = warp_max(largest);
+    if (__all_sync(all_lanes, finite ? 1 : 0) == 0) largest = infinity;
+    const query_scale s = scale_of(&largest, 1, 1);
+    std::int8_t* const row = whole + ((g / Heads * chunks) * Heads + g % Heads) * code_chunk_dims;
+#pragma unroll
+    for (int i = 0; i < most; ++i) {
+      const int d = lane + warp_lanes * i;
+      if (d < chunks * code_chunk_dims)
+        row[d / code_chunk_dims * Heads * code_chunk_dims + d % code_chunk_dims] = whole_component(x[i], s.inverse);
+    }
+    if (g >= G) continue;
+    if (lane == 0) to.units[g] = a.scale * s.unit * a.level_unit;
+    if (!a.centre) continue;
+    const float* const plain = a.in.plain + (unit * G + g) * D;
+    float page = 0;
+    for (int d = lane; d < D; d += warp_lanes) {
+      if (size_of(plain[d]) > page) page = size_of(plain[d]);
+    }
+    page = warp_max(page);
+    if (lane == 0) to.page_units[g] = static_cast<double>(a.scale) * power_of_two(exponent_of(page) + 1);
+  }
+}
+
+/// Lanes whose candidates lie in one page: what is the page's is read by the first of them.
+struct page_run {
+  int leader;
+  bool leads;
+
+  __device__ __forceinline__ explicit page_run(std::int64_t page) {
+    const int lane = lane_of_thread();
+    const std::int64_t before = __shfl_up_sync(all_lanes, page, 1u);
+    leads = lane == 0 || before != page;
+    const unsigned first = __ballot_sync(all_lanes, leads ? 1 : 0);
+    leader = 31 - __clz(static_cast<int>(first & (0xffffffffu >> (31 - lane))));
+  }
+};
+
+/// Logits of the candidates of one block, and the largest of each head's.
+template <int Threads, int Bits, int Heads, bool OneWeight>
+__device__ __forceinline__ void code_logits(const rerank_codes_arguments& a, std::int64_t unit, const rerank_unit& u, std::int64_t first,
+                                            const std::int8_t* whole, const signed_levels<Bits>& levels, const code_units& units) {
+  const std::int64_t t = first + threadIdx.x;
+  const bool valid = t < u.count;
+  const int G = a.out.group, lane = lane_of_thread();
+  const std::int32_t id = valid ? a.in.ids[unit * a.in.id_pitch + t] : -1;
+  const std::int64_t page = valid ? id >> a.page_shift : -1;
+  const page_run run(page);
+  std::int32_t column_page = run.leads && valid ? u.pages[page] : 0;
+  column_page = __shfl_sync(all_lanes, column_page, run.leader);
+  const int slot = valid ? id & (a.layout.page_tokens - 1) : 0;
+  const page_code<false> code = code_of(a.columns, column_page, unit % a.out.heads);
+  const std::uint8_t* const magnitudes = code.magnitudes + std::int64_t{slot} * (Bits - 1) * a.layout.bytes;
+  const half* const weights = code.weights + std::int64_t{slot} * a.layout.weights;
+  const float* const dots = a.in.page_dots + (unit * a.in.page_pitch + (page - a.in.first_page)) * G;
+  for (int g0 = 0; g0 < G; g0 += Heads) {
+    float sums[Heads] = {};
+    if (valid) {
+      code_sums<Bits, Heads, OneWeight>(a.layout, levels, code.signs + slot, magnitudes, weights,
+                                        whole + std::int64_t{g0} * a.layout.chunks() * code_chunk_dims, sums);
+    }
+#pragma unroll
+    for (int h = 0; h < Heads; ++h) {
+      const int g = g0 + h;
+      if (g >= G) continue;
+      float term = 0;
+      if (a.centre) {
+        if (run.leads && valid) term = static_cast<float>(units.page_units[g] * static_cast<double>(dots[g]));
+        term = __shfl_sync(all_lanes, term, run.leader);
+      }
+      const float logit = multiply_add(units.units[g], sums[h], term);
+      if (valid) a.out.logits_of(unit)[g * a.out.pitch + t] = logit;
+      if (a.rule.by != group_rule::kind::softmax_sum) continue;
+      const std::uint32_t order = __reduce_max_sync(all_lanes, valid ? score_order(logit) : 0u);
+      if (lane == 0 && order != 0) atomicMax(a.out.counters_of(unit) + g, order);
+    }
+  }
+}
+
+/// One block of one unit.
+template <int Threads, int Bits, int Heads, bool OneWeight>
+__global__ void __launch_bounds__(Threads, 1) rerank_codes_kernel(rerank_codes_arguments a) {
+  __shared__ rerank_unit u;
+  __shared__ union {
+    code_units queries;
+    choose_scratch<Threads> choose;
+  } scratch;
+  __shared__ std::int8_t table[Bits == 8 ? 512 : 1];
+  const std::int64_t unit = blockIdx.x / a.blocks, first = std::int64_t{blockIdx.x % a.blocks} * Threads;
+  if (threadIdx.x == 0) u.read(a.batch, a.in, a.out, unit);
+  __syncthreads();
+  if (u.count <= 0 || (a.takes_all && u.count <= u.keep)) {
+    if (first == 0) choose_all<Threads>(a.in, a.out, unit, u.count > 0 ? u.count : 0);
+    return;
+  }
+  if (first >= u.count) return;
+  auto* const shared = dynamic_shared<std::byte>();
+  auto* const whole = reinterpret_cast<std::int8_t*>(shared);
+  load_code_queries<Threads, Heads>(a, unit, whole, scratch.queries);
+  if constexpr (Bits == 8) fill_signed_levels(a.layout, static_cast<int>(threadIdx.x), Threads, table);
+  __syncthreads();
+  code_logits<Threads, Bits, Heads, OneWeight>(a, unit, u, first, whole, signed_levels<Bits>(a.layout, table), scratch.queries);
+  const auto blocks = static_cast<unsigned>((u.count + Threads - 1) / Threads);
+  if (!arrives_last(a.out.counters_of(unit) + a.out.group, blocks)) return;
+  choose_best(a.rule, a.in, a.out, unit, u, a.rule.by == group_rule::kind::softmax_sum,
+              a.shares_scores ? reinterpret_cast<float*>(shared) : nullptr, scratch.choose);
+}
+
+/// The launch, for codes of `Bits` bits.
+template <int Bits>
+void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight, call_site where) {
+  const auto run = [&]<int Heads>() {
+    constexpr int threads = rerank_threads<Heads>;
+    const std::int64_t blocks = a.out.candidates > 0 ? ceil_div(a.out.candidates, threads) : 1;
+    require_range("rerank: blocks", blocks * a.out.units(), 0, INT32_MAX, where);
+    a.blocks = static_cast<unsigned>(blocks);
+    const std::size_t queries =
+        static_cast<std::size_t>(padded_rerank_heads<Heads>(a.out.group)) * static_cast<std::size_t>(a.layout.chunks() * code_chunk_dims);
+    const std::size_t scores = a.shares_scores ? shared_score_bytes(a.out.candidates) : 0;
+    const launch_shape shape = {.grid = dim3(static_cast<unsigned>(a.out.units() * a.blocks)),
+                                .threads = threads,
+                                .shared_bytes = queries > scores ? queries : scores};
+    if (one_weight) {
+      launch(exec, shape, rerank_codes_kernel<threads, Bits, Heads, true>, a);
+    } else {
+      launch(exec, shape, rerank_codes_kernel<threads, Bits, Heads, false>, a);
+    }
+  };
+  if (a.out.group == 1) return run.template operator()<1>();
+  if (a.out.group <= 4) return run.template operator()<4>();
+  run.template operator()<8>();
+}
+
+/// The best candidates of every unit of a step, from their codes.
+///
+/// what        logits of candidates as rsq_ip states, scores by the group rule, the `keep` best; all of them where a unit has no more,
+///             if the sketch has norms
+/// shapes      see rerank_input, rerank_output; page.key_dim D; columns of the layer, batch: items under the page ids of the columns.
+///             What lies behind a unit's counts is not read, and units without candidates choose none
+/// cost        one launch: 512 candidates a block (256 for groups above 4), the last block of a unit chooses; reads bits D / 8 + 2 D / m
+/// bytes a candidate exactness   the host's bits: logits, scores and choice; the counters are maxima and counts of integers, so the order
+/// of blocks does
+///             not matter. A key that is never found gets NaN and is not chosen
+/// errors      usage_error for shapes that do not fit; ids and counts are not checked. More heads than 128 are refused
+template <int Bits, auto... Others>
+void rerank(const device& exec, const rsq_ip<Bits, Others...>& policy, const key_sketch& sketch, page_shape page,
+            const key_columns& columns, const device_batch& batch, const rerank_input& in, const rerank_output& out,
+            call_site where = call_site::here()) {
+  require(is_valid(sketch), "rerank: the sketch is none that keys can have", where);
+  require_range("rerank: bits of the sketch", sketch.bits, Bits, Bits, where);
+  require(is_valid(page), "rerank: no valid page shape", where);
+  require_range("rerank: heads of the group", out.group, 1, most_scored_heads, where);
+  require_range("rerank: candidates", out.candidates, 0, INT32_MAX, where);
+  require(!sketch.centre || in.page_dots != nullptr, "rerank: page_dots are null, and the sketch has a centre", where);
+  rerank_codes_arguments a;
+  const whole_levels levels = whole_levels_of<Bits>(sketch, page.key_dim);
+  a.rule = policy.rule;
+  a.batch = batch;
+  a.columns = code_columns_of(columns);
+  a.layout = code_layout_of<Bits>(sketch, page.key_dim, page.tokens, levels);
+  a.in = in;
+  a.out = out;
+  while ((1 << a.page_shift) < page.tokens) ++a.page_shift;
+  a.centre = sketch.centre;
+  a.takes_all = sketch.norms;
+  a.shares_scores = shared_score_bytes(out.candidates) > 0;
+  a.scale = in.scale != 0 ? in.scale : 1 / std::sqrt(static_cast<float>(page.key_dim));
+  a.level_unit = levels.unit;
+  rerank_codes<Bits>(exec, a, sketch.weights == key_sketch::weighting::key, where);
+}
+
+}  // namespace kvx
