@@ -8,8 +8,8 @@ import re
 import sys
 
 # The levels of docs/design.md. Files directly in include/kvx are the level where the stages meet; front doors include all of it.
-LEVEL = {"core": 0, "backend": 1, "layout": 2, "transform": 2, "sketch": 3, "index": 4, "codec": 4, "rerank": 5, "store": 5, "attend": 6}
-MEETING = 7
+LEVEL = {"core": 0, "backend": 1, "layout": 2, "transform": 2, "sketch": 3, "index": 4, "codec": 4, "rerank": 5, "store": 5, "attend": 6, "cuda": 8}
+MEETING = 7  # `cuda` is where the stages meet on the device: above the files that all backends share
 FRONT_DOORS = {"kvx.hpp", "kvx.cuh"}
 OPT_IN = {"format.hpp", "calibrate"}  # may include everything below, and are included by nothing
 DEVICE_ONLY = re.compile(r"(cuda|cub/|thrust/|cooperative_groups|mma\.h|device_|vector_types|cuda/)")
@@ -18,7 +18,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 def level(path):
     if path.parts[0] in OPT_IN or path.name in FRONT_DOORS and len(path.parts) == 1:
-        return MEETING + 1
+        return MEETING + 2
     return LEVEL.get(path.parts[0], None) if len(path.parts) > 1 else MEETING
 
 

@@ -24,10 +24,11 @@
 
 namespace kvx::test {
 
-template <class Layout>
+/// Cache       what host code can call as a cache on the host, built from (Exec, {}, geometry)
+template <class Layout, class Cache = cache<host, spec<Layout, checksum_index>>, class Exec = host>
 class player {
  public:
-  using cache_type = cache<host, spec<Layout, checksum_index>>;
+  using cache_type = Cache;
   using E = typename Layout::element_type;
   static constexpr int D = Layout::shape.key_dim;
   static constexpr int Dv = Layout::shape.value_dim;
@@ -40,10 +41,10 @@ class player {
     return g;
   }
 
-  player(std::uint64_t seed, host exec)
+  player(std::uint64_t seed, Exec exec)
       : exec_(exec),
         geometry_(small()),
-        plan_(plan<Layout>(geometry_, checksum_index::columns(Layout::shape), call_site::here())),
+        plan_(plan<Layout>(geometry_, Cache::index::columns(Layout::shape), call_site::here())),
         cache_(exec, {}, geometry_),
         model_(geometry_, plan_, Layout::shares_pages),
         same_(cache_, model_, plan_),
@@ -277,6 +278,7 @@ class player {
     for (const auto& [id, handle] : handles_) all.push_back(handle);
     for (int layer = 0; layer < geometry_.layers; ++layer) {
       poison_free(cache_, layer, plan_.groups[static_cast<std::size_t>(plan_.group_of[static_cast<std::size_t>(layer)])].pages(), all);
+      if constexpr (requires { cache_.restore_rows(layer); }) cache_.restore_rows(layer);  // what was poisoned was a copy
     }
   }
 
@@ -302,7 +304,7 @@ class player {
     CHECK(stats.sink_tokens + stats.retrieval_tokens + stats.recent_tokens == tokens);
   }
 
-  host exec_;
+  Exec exec_;
   kvx::geometry geometry_;
   cache_plan plan_;
   cache_type cache_;

@@ -10,7 +10,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "engine.hpp"
 
@@ -29,11 +28,15 @@ struct CUevent_st {
   std::shared_ptr<event_state> state = std::make_shared<event_state>();
   bool captured = false;   // recorded last by a stream that was being captured
 };
+struct CUgraphNode_st {
+  cudaGraphNodeType type;
+  work_item run;
+};
 struct CUgraph_st {
-  std::vector<work_item> nodes;
+  std::deque<CUgraphNode_st> nodes;
 };
 struct CUgraphExec_st {
-  std::shared_ptr<const std::vector<work_item>> nodes;
+  std::deque<CUgraphNode_st> nodes;
 };
 struct CUstream_st {
   std::deque<work_item> work;
@@ -109,10 +112,10 @@ bool spoils_capture() {
   capturing->status = cudaStreamCaptureStatusInvalidated;
   return true;
 }
-cudaError_t submit(cudaStream_t s, work_item f) {
+cudaError_t submit(cudaStream_t s, work_item f, cudaGraphNodeType type) {
   if (of(s).status == cudaStreamCaptureStatusInvalidated) return set(cudaErrorStreamCaptureInvalidated);
   if (of(s).capture) {
-    of(s).capture->nodes.push_back(std::move(f));
+    of(s).capture->nodes.push_back({type, std::move(f)});
     return cudaSuccess;
   }
   of(s).work.push_back(std::move(f));
@@ -133,7 +136,8 @@ cudaError_t enqueue(const cudaLaunchConfig_t& c, const void* kernel, std::functi
     return set(cudaErrorInvalidValue);
   const auto n = 1ull * c.blockDim.x * c.blockDim.y * c.blockDim.z;
   if (n == 0 || n > 1024 || c.gridDim.x == 0 || c.gridDim.y == 0 || c.gridDim.z == 0) return set(cudaErrorInvalidConfiguration);
-  return submit(c.stream, [c, body = std::move(body)] { run_grid(c.gridDim, c.blockDim, c.dynamicSmemBytes, body); });
+  return submit(
+      c.stream, [c, body = std::move(body)] { run_grid(c.gridDim, c.blockDim, c.dynamicSmemBytes, body); }, cudaGraphNodeTypeKernel);
 }
 }  // namespace simt
 
@@ -162,7 +166,8 @@ cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
   if (!p) return cudaSuccess;
   if (blocks.find(p) == blocks.end()) return set(cudaErrorInvalidValue);
   if (of(s).capture) return spoils_capture(), set(cudaErrorStreamCaptureUnsupported);
-  return submit(s, [p] { release(p); });
+  return submit(
+      s, [p] { release(p); }, cudaGraphNodeTypeMemFree);
 }
 cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) {
   *p = nullptr;
@@ -194,10 +199,12 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind, cudaStream_t st) {
   for (const void* p : {static_cast<const void*>(d), s})
     if (of(st).capture && !within(blocks, p) && !within(pinned, p)) return spoils_capture(), set(cudaErrorStreamCaptureUnsupported);
-  return submit(st, [=] { std::memcpy(d, s, n); });
+  return submit(
+      st, [=] { std::memcpy(d, s, n); }, cudaGraphNodeTypeMemcpy);
 }
 cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t st) {
-  return submit(st, [=] { std::memset(d, v, n); });
+  return submit(
+      st, [=] { std::memset(d, v, n); }, cudaGraphNodeTypeMemset);
 }
 cudaError_t cudaMemcpy(void* d, const void* s, size_t n, cudaMemcpyKind k) {
   if (spoils_capture()) return set(cudaErrorStreamCaptureUnsupported);
@@ -236,7 +243,8 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   if (e->captured) return cudaSuccess;              // the one capturing stream is in order anyway
   if (e->state->by != &of(s)) reach(e->state, e->state->recorded);   // records of one event are in order
   e->state->by = &of(s);
-  return submit(s, [state = e->state, n = ++e->state->recorded] { state->done = n; });
+  return submit(
+      s, [state = e->state, n = ++e->state->recorded] { state->done = n; }, cudaGraphNodeTypeEventRecord);
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) { return e->state->done == e->state->recorded ? cudaSuccess : cudaErrorNotReady; }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
@@ -252,9 +260,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
   if (of(s).capture) {
     if (e->captured) return cudaSuccess;
     if ((flags & cudaEventWaitExternal) == 0) return spoils_capture(), set(cudaErrorStreamCaptureIsolation);
-    return submit(s, [state = e->state] { reach(state, state->recorded); });   // the last record when the graph is launched
+    return submit(
+        s, [state = e->state] { reach(state, state->recorded); },
+        cudaGraphNodeTypeWaitEvent);   // the last record when the graph is launched
   }
-  return submit(s, [state = e->state, n = e->state->recorded] { reach(state, n); });
+  return submit(
+      s, [state = e->state, n = e->state->recorded] { reach(state, n); }, cudaGraphNodeTypeWaitEvent);
 }
 
 // ---- graphs: a list of what was enqueued ----
@@ -280,18 +291,23 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* statu
   *status = of(s).status;
   return cudaSuccess;
 }
-cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t*, size_t* count) {
+cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t* nodes, size_t* count) {
+  for (size_t i = 0; nodes && i < *count && i < g->nodes.size(); ++i) nodes[i] = &g->nodes[i];
   *count = g->nodes.size();
   return cudaSuccess;
 }
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
+  *type = node->type;
+  return cudaSuccess;
+}
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t g, unsigned long long) {
-  *exec = new CUgraphExec_st{std::make_shared<const std::vector<work_item>>(g->nodes)};
+  *exec = new CUgraphExec_st{g->nodes};
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
   if (of(s).capture) return spoils_capture(), set(cudaErrorStreamCaptureUnsupported);
-  for (const work_item& node : *exec->nodes)
-    if (const auto e = submit(s, node)) return e;
+  for (const CUgraphNode_st& node : exec->nodes)
+    if (const auto e = submit(s, node.run, node.type)) return e;
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t g) {

@@ -24,8 +24,8 @@ inline std::vector<token> tokens(token first, std::int64_t n) {
 }
 
 /// Appends the rows of these tokens to every layer of an open step.
-template <class Cache>
-void append_all(Cache& cache, const host& exec, step& step, std::span<const token> ids) {
+template <class Cache, class Exec>
+void append_all(Cache& cache, const Exec& exec, step& step, std::span<const token> ids) {
   const geometry& g = cache.geometry();
   for (int layer = 0; layer < g.layers; ++layer) {
     const auto k = rows_of<float>(ids, part::key, layer, g.kv_heads, Cache::layout::shape.key_dim);
@@ -35,31 +35,32 @@ void append_all(Cache& cache, const host& exec, step& step, std::span<const toke
 }
 
 /// One step that makes these tokens part of a sequence.
-template <class Cache>
-void feed(Cache& cache, const host& exec, sequence s, std::span<const token> ids) {
+template <class Cache, class Exec>
+void feed(Cache& cache, const Exec& exec, sequence s, std::span<const token> ids) {
   step step = cache.begin(exec, {{s, static_cast<std::int64_t>(ids.size())}});
   append_all(cache, exec, step, ids);
   cache.commit(exec, step);
 }
 
 /// Shows a cache the queries of a step's tokens, of every layer.
-template <class Cache>
-void observe_all(Cache& cache, const host& exec, const step& step, std::span<const token> ids) {
+template <class Cache, class Exec>
+void observe_all(Cache& cache, const Exec& exec, const step& step, std::span<const token> ids) {
   const geometry& g = cache.geometry();
   for (int layer = 0; layer < g.layers; ++layer)
     cache.observe(exec, step, layer, rows_of<float>(ids, part::query, layer, g.query_heads, Cache::layout::shape.key_dim).data());
 }
 
 /// Attention outputs and lse of a step's tokens in every layer, as bytes.
-template <class Cache>
-std::vector<float> attend_all(Cache& cache, const host& exec, const step& step, std::span<const token> ids) {
+template <class Cache, class Exec>
+std::vector<float> attend_all(Cache& cache, const Exec& exec, const step& step, std::span<const token> ids, attend_options how = {}) {
   const geometry& g = cache.geometry();
   std::vector<float> all;
   for (int layer = 0; layer < g.layers; ++layer) {
     const auto q = rows_of<float>(ids, part::query, layer, g.query_heads, Cache::layout::shape.key_dim);
     std::vector<float> out(ids.size() * static_cast<std::size_t>(g.query_heads * Cache::layout::shape.value_dim));
     std::vector<float> lse(ids.size() * static_cast<std::size_t>(g.query_heads));
-    cache.attend(exec, step, layer, q.data(), out.data(), {.lse = lse.data()});
+    how.lse = lse.data();
+    cache.attend(exec, step, layer, q.data(), out.data(), how);
     all.insert(all.end(), out.begin(), out.end());
     all.insert(all.end(), lse.begin(), lse.end());
   }
@@ -94,8 +95,9 @@ std::vector<std::byte> snapshot(const Cache& cache, sequence s) {
     if (kind.sees != layer_kind::attention::retrieve) continue;
     for (int c = 0; c < static_cast<int>(Cache::index::columns(Cache::layout::shape).size()); ++c) {
       const auto size = static_cast<std::size_t>(Cache::index::columns(Cache::layout::shape)[static_cast<std::size_t>(c)].block_bytes);
+      const column_array side = cache.column(layer, c);
       for (std::int64_t j = zones.sink / P; j < edge(zones, n, P) / P; ++j) {
-        for (int h = 0; h < rows.heads; ++h) add(cache.column(layer, c).at(pages[static_cast<std::size_t>(j)], h), size);
+        for (int h = 0; h < rows.heads; ++h) add(side.at(pages[static_cast<std::size_t>(j)], h), size);
       }
     }
   }

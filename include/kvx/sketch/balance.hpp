@@ -3,11 +3,10 @@
 
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
-#include <kvx/core/rounded.hpp>
+#include <kvx/sketch/balance_channel.hpp>
 #include <kvx/transform/rope_pairs.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -71,14 +70,13 @@ class balance_moments {
       variances += variance(d);
       energies += energy(d);
     }
-    const double least_variance = 1e-6 * (variances / dim_);
-    const double least_energy = 1e-6 * (energies / dim_);
+    const double least_variance = least_moment_share * (variances / dim_);
+    const double least_energy = least_moment_share * (energies / dim_);
     if (!(least_variance > 0) || !(least_energy > 0)) return;
     for (int d = 0; d < dim_; ++d) {
       const int partner = pairs.partner(d);
-      const double v = std::max((variance(d) + variance(partner)) / 2, least_variance);
-      const double e = std::max((energy(d) + energy(partner)) / 2, least_energy);
-      a[d] = static_cast<float>(std::sqrt(std::sqrt(e / v)));
+      a[d] = channel_balance(shared_moment(energy(d), energy(partner), least_energy),
+                             shared_moment(variance(d), variance(partner), least_variance));
     }
   }
 
@@ -91,9 +89,7 @@ class balance_moments {
   }
 
   double variance(int d) const {
-    const auto n = static_cast<double>(keys_);
-    const double mean = key_sums_[static_cast<std::size_t>(d)] / n;
-    return std::max(key_squares_[static_cast<std::size_t>(d)] / n - rounded_product(mean, mean), 0.0);
+    return channel_variance(key_sums_[static_cast<std::size_t>(d)], key_squares_[static_cast<std::size_t>(d)], keys_);
   }
   double energy(int d) const { return query_squares_[static_cast<std::size_t>(d)] / static_cast<double>(queries_); }
 

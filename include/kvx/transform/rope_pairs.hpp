@@ -1,6 +1,8 @@
 #pragma once
 // Which channels of a head a rotary embedding turns into each other.
 
+#include <kvx/core/annotate.hpp>
+
 #include <cstdint>
 
 namespace kvx {
@@ -12,7 +14,7 @@ struct rope_pairs {
   int dims = 0;
 
   /// The channel that d is turned with; d itself beyond the rotary ones.
-  constexpr int partner(int d) const {
+  KVX_HD constexpr int partner(int d) const {
     if (channels == order::none || d >= dims / 2 * 2) return d;
     if (channels == order::interleaved) return d ^ 1;
     return d < dims / 2 ? d + dims / 2 : d - dims / 2;

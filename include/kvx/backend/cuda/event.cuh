@@ -4,6 +4,7 @@
 #include <kvx/backend/cuda/memory.cuh>
 #include <kvx/backend/cuda/status.cuh>
 #include <kvx/backend/device.cuh>
+#include <kvx/core/check.hpp>
 
 #include <cuda_runtime.h>
 
@@ -16,6 +17,11 @@ inline bool is_capturing(const device& exec) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check("cudaStreamIsCapturing", cudaStreamIsCapturing(exec.stream, &status));
   return status != cudaStreamCaptureStatusNone;
+}
+
+/// Throws a usage_error while the stream is being captured: for what allocates, waits, or means one moment alone.
+inline void require_uncaptured(const device& exec, call_site where = call_site::here()) {
+  require(!is_capturing(exec), "the stream is being captured: only append and attend may be", where);
 }
 
 /// An event of one device. Moves.

@@ -6,7 +6,6 @@
 #include <kvx/backend/cuda/pinned.cuh>
 #include <kvx/backend/device.cuh>
 #include <kvx/core/bits.hpp>
-#include <kvx/core/check.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +57,7 @@ class upload_ring {
       words += p.bytes / 4;
     }
     if (chunks == 0) return;
-    require(!is_capturing(exec), "upload: the stream is being captured", call_site::here());
+    require_uncaptured(exec);
     const std::int64_t head = chunks * static_cast<std::int64_t>(sizeof(upload_chunk)) / 4;
     buffer& next = ring_[turn_];
     if (!next.ready) next = {{}, event(exec.ordinal), true};

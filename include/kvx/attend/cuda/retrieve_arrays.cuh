@@ -1,0 +1,138 @@
+#pragma once
+// The arrays between the launches of attention over what retrieval finds, for all units at once.
+
+#include <kvx/attend/cuda/rows.cuh>
+#include <kvx/attend/retrieve.hpp>
+#include <kvx/attend/softmax_state.hpp>
+#include <kvx/backend/device.cuh>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/element.hpp>
+#include <kvx/core/scratch_parts.hpp>
+#include <kvx/index/cuda/bucket_search.cuh>
+#include <kvx/layout/device_batch.hpp>
+#include <kvx/layout/page_shape.hpp>
+#include <kvx/layout/row_view.hpp>
+#include <kvx/rerank/cuda/rerank_units.cuh>
+#include <kvx/rerank/pass_through.hpp>
+#include <kvx/sketch/key_sketch.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+namespace kvx {
+
+/// One layer as retrieval on the device reads it.
+///
+/// sketch      how the keys are coded
+/// rows_of     the batch under the page ids of the rows; columns_of under those of the columns
+/// balances    (entries) diagonals, in device memory, those of this layer (H, D) begin at `learned_at`; a null entry or pointer for none
+/// samples     (tokens) where the squares of the token's queries go, (H, D) of this layer begin at `learned_at`; as balances
+template <class E>
+struct device_retrieve_layer {
+  row_view<const E> rows;
+  key_columns columns;
+  key_sketch sketch;
+  kvx::zones zones;
+  device_batch rows_of;
+  device_batch columns_of;
+  const float* const* balances = nullptr;
+  bf16* const* samples = nullptr;
+  std::int64_t learned_at = 0;
+};
+
+/// Memory that attention needs between and behind launches.
+///
+/// bytes       of scratch, any contents
+/// counters    zeros before the first call; every call leaves zeros
+struct attend_memory {
+  std::int64_t bytes = 0;
+  std::int64_t counters = 0;
+
+  friend constexpr bool operator==(const attend_memory&, const attend_memory&) = default;
+};
+constexpr attend_memory larger(attend_memory a, attend_memory b) {
+  return {a.bytes > b.bytes ? a.bytes : b.bytes, a.counters > b.counters ? a.counters : b.counters};
+}
+
+/// What one call leaves for its own launches; a unit is a new token and a KV head.
+///
+/// page_dots        (units, page_pitch, G) where codes are read that have a centre, and the search leaves none
+/// plain, rotated   (units, G, D) queries
+/// lse, states      (units, G) of the residents
+/// sums             (units, G, Dv)
+struct retrieve_arrays {
+  bucket_search search;
+  rerank_output chosen;
+  float* page_dots = nullptr;
+  float* plain = nullptr;
+  float* rotated = nullptr;
+  float* lse = nullptr;
+  softmax_state* states = nullptr;
+  float* sums = nullptr;
+  std::byte* attend = nullptr;
+  std::int64_t attend_bytes = 0;
+  std::int64_t tickets = 0;
+  std::int64_t counters = 0;
+
+  template <class E>
+  retrieve_arrays(const device& exec, const row_view<E>& rows, const bucket_search_shape& shape, scratch_parts& memory) {
+    const std::int64_t units = shape.units(), G = shape.group;
+    search = plan_search(shape, memory);
+    if (shape.ranked) {
+      chosen = plan_rerank({shape.heads, shape.group, shape.tokens, shape.most_wanted(), shape.keep, shape.whole_below}, memory);
+      counters = units * (G + 1);
+      page_dots = search.page_dots;
+      if (shape.sketch.centre && !leaves_page_dots(shape.sketch, shape.by)) page_dots = memory.take<float>(units * search.page_pitch * G);
+    }
+    plain = memory.take<float>(units * G * rows.key_dim);
+    rotated = memory.take<float>(units * G * rows.key_dim);
+    lse = memory.take<float>(units * G);
+    states = memory.take<softmax_state>(units * G);
+    sums = memory.take<float>(units * G * rows.value_dim);
+    attend_bytes = attend_rows_scratch(exec, rows, shape.tokens, G * shape.heads, most_chosen());
+    attend = memory.take<std::byte>(attend_bytes);
+    tickets = attend_rows_tickets(exec, rows, shape.tokens, G * shape.heads);
+    counters += tickets;
+  }
+
+  std::int64_t most_chosen() const { return search.ranked ? chosen.chosen_pitch : search.id_pitch; }
+};
+
+/// What retrieval is planned for.
+///
+/// whole_below      sequences that hold fewer committed tokens than this keep their whole zone: where launches are made before lengths are
+///                  known, short sequences attend to everything this way
+template <class Reranker>
+bucket_search_shape retrieve_shape(const key_sketch& sketch, const bucket_scoring& by, const zones& cut, page_shape page, int heads,
+                                   std::int64_t query_heads, std::int64_t tokens, std::int64_t longest, const retrieve_options& options,
+                                   std::int64_t whole_below) {
+  bucket_search_shape s;
+  s.sketch = sketch;
+  s.by = by;
+  s.page = page;
+  s.cut = cut;
+  s.heads = heads;
+  s.group = static_cast<int>(query_heads / heads);
+  s.tokens = tokens;
+  s.longest = longest;
+  s.keep = options.keep;
+  s.breadth = options.breadth;
+  s.ranked = !std::is_same_v<Reranker, pass_through>;
+  s.whole_below = whole_below;
+  return s;
+}
+
+/// What attend_retrieved needs for a batch of so many new tokens in sequences of at most `longest` tokens. A pure function.
+template <class Reranker, class E>
+attend_memory attend_retrieved_scratch(const device& exec, const key_sketch& sketch, const bucket_scoring& by, const zones& cut,
+                                       page_shape page, const row_view<E>& rows, std::int64_t query_heads, std::int64_t tokens,
+                                       std::int64_t longest, const retrieve_options& options, std::int64_t whole_below) {
+  scratch_parts size;
+  const retrieve_arrays arrays(
+      exec, rows, retrieve_shape<Reranker>(sketch, by, cut, page, rows.heads, query_heads, tokens, longest, options, whole_below), size);
+  return {size.used + 256, arrays.counters};
+}
+
+}  // namespace kvx

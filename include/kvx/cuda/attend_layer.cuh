@@ -1,0 +1,171 @@
+#pragma once
+// One layer's attention for a batch on the device: which entries retrieve, which attend to everything, which see a window.
+
+#include <kvx/attend/cuda/dense.cuh>
+#include <kvx/attend/cuda/retrieve.cuh>
+#include <kvx/attend/dense.hpp>
+#include <kvx/attend/retrieve.hpp>
+#include <kvx/attend_options.hpp>
+#include <kvx/backend/device.cuh>
+#include <kvx/cache_parts.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/tensor_view.hpp>
+#include <kvx/cuda/device_scratch.cuh>
+#include <kvx/cuda/step_descriptor.cuh>
+#include <kvx/layout/batch_item.hpp>
+#include <kvx/layout/device_batch.hpp>
+#include <kvx/layout/layer_kind.hpp>
+#include <kvx/sketch/cuda/balance.cuh>
+#include <kvx/sketch/value_code.hpp>
+#include <kvx/spec.hpp>
+#include <kvx/step.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvx {
+
+/// Scratch of attention, and counters that every launch leaves at 0.
+struct attend_scratch {
+  device_scratch bytes;
+  device_scratch counters;
+
+  bool holds(const attend_memory& m) const { return m.bytes <= bytes.size() && m.counters * 4 <= counters.size(); }
+  void reserve(const device& exec, const attend_memory& m, bool keep) {
+    bytes.reserve(exec, m.bytes, keep);
+    counters.reserve(exec, m.counters * 4, keep);
+  }
+  std::span<unsigned> counter_span() const {
+    return {reinterpret_cast<unsigned*>(counters.data()), static_cast<std::size_t>(counters.size()) / sizeof(unsigned)};
+  }
+};
+
+/// Sequences that are shorter attend densely, where lengths decide.
+template <class Spec>
+std::int64_t short_below(const attend_options& options) {
+  return options.path == attend_options::route::by_length ? dense_below(Spec::zones, options.keep) : 0;
+}
+
+/// What a run of new tokens needs where it retrieves. Lengths up to `longest` may come while the same launches are repeated.
+template <class Spec>
+attend_memory run_memory(const device& exec, const cache_parts<Spec>& of, std::int64_t tokens, std::int64_t longest,
+                         const attend_options& options) {
+  using reranker = typename Spec::reranker_type;
+  return attend_retrieved_scratch<reranker>(exec, Spec::sketch, Spec::index_type::scoring, Spec::zones, Spec::layout_type::shape,
+                                            of.layers[0].rows, of.geometry.query_heads, tokens, longest,
+                                            {options.keep, options.breadth, options.scale, options.soft_cap}, short_below<Spec>(options));
+}
+
+/// New tokens of a run at most, so that what retrieval needs in scratch stays near a GiB.
+template <class Spec>
+std::int64_t most_run_tokens(const device& exec, const cache_parts<Spec>& of) {
+  if constexpr (reads_sketch<typename Spec::index_type>) {
+    const attend_memory one = run_memory(exec, of, 1, of.geometry.max_tokens, {});
+    return std::max<std::int64_t>(1, (std::int64_t{1} << 30) / one.bytes);
+  } else {
+    return of.geometry.step_tokens();
+  }
+}
+
+/// What attention of any layer needs in a step.
+template <class Spec>
+attend_memory attend_layer_scratch(const device& exec, const cache_parts<Spec>& of, const device_step& step, const attend_options& options,
+                                   bool replays) {
+  const device_batch all = step.batch(0, replays);
+  attend_memory most{attend_dense_scratch(exec, of.layers[0].rows, all, of.geometry.query_heads),
+                     attend_dense_tickets(exec, of.layers[0].rows, all, of.geometry.query_heads)};
+  if constexpr (reads_sketch<typename Spec::index_type>) {
+    if (options.path == attend_options::route::dense) return most;
+    for (const retrieve_run& run : step.runs) {
+      if (run.prompt && options.path == attend_options::route::by_length) continue;
+      most = larger(most, run_memory(exec, of, run.tokens, step.bound(replays), options));
+    }
+  }
+  return most;
+}
+
+/// How the entries of a step attend in a layer that can retrieve.
+///
+/// retrieves   some do; shorter: some of them by a zone that they keep whole, since they are short; dense: some do not
+struct step_routes {
+  bool retrieves = false;
+  bool shorter = false;
+  bool dense = false;
+};
+
+/// replays     lengths are not known: what is no prompt takes the launches of retrieval
+inline step_routes routes_of(std::span<const batch_item> entries, const zones& by, const attend_options& options, bool replays) {
+  using route = attend_options::route;
+  step_routes r;
+  if (options.path != route::by_length) return {options.path == route::retrieve, false, options.path == route::dense};
+  const std::int64_t below = dense_below(by, options.keep);
+  for (const batch_item& e : entries) {
+    if (e.queries > most_retrieving_tokens) {
+      r.dense = true;
+    } else {
+      r.retrieves = r.retrieves || replays || e.length >= below;
+      r.shorter = r.shorter || replays || e.length < below;
+    }
+  }
+  if (!r.retrieves) return {false, false, true};
+  return r;
+}
+
+/// Writes down the queries that are learned from.   q (N, Q, D)
+template <class Spec, class T>
+void observe_layer(const device& exec, const cache_parts<Spec>& of, const device_step& step, int layer, tensor_view<const T, 3> q) {
+  if (!step.learns && !step.replayable) return;
+  const learning_rules& rules = of.balances.rules();
+  observe_queries(exec, step.descriptor->at.samples, rules.at(of.layer(layer).ordinal), rules.heads, q);
+}
+
+/// Attention of the new tokens of a batch in one layer.
+///
+/// replays     the launches are recorded, and planned for what lengths may become
+/// shapes      q (N, Q, D)   out (N, Q, Dv)   options.lse (N, Q) or null; scratch that holds attend_layer_scratch
+template <class Spec, class T>
+void attend_layer(const device& exec, const cache_parts<Spec>& of, const step_plan& plan, const device_step& step, int layer,
+                  tensor_view<const T, 3> q, tensor_view<T, 3> out, const attend_options& options, bool replays,
+                  const attend_scratch& scratch, call_site where) {
+  using E = typename Spec::layout_type::element_type;
+  const auto& place = of.layer(layer);
+  const layer_kind kind = of.geometry.kind(layer);
+  const tensor_view<float, 2> lse(options.lse, q.extents[0], q.extents[1]);
+  device_batch densely = step.batch(place.group, replays);
+  if constexpr (reads_sketch<typename Spec::index_type>) {
+    if (place.retrieves) {
+      const step_routes routes = routes_of(plan.items[static_cast<std::size_t>(place.group)], Spec::zones, options, replays);
+      const bool learns = of.balances.on() && (step.learns || replays);
+      if (learns && routes.dense) observe_layer<Spec, T>(exec, of, step, layer, q);
+      const step_addresses& at = step.descriptor->at;
+      for (const retrieve_run& run : step.runs) {
+        if (!routes.retrieves || (run.prompt && routes.dense) || run.tokens == 0) continue;
+        const device_batch batch = step.run(run, replays);
+        device_retrieve_layer<E> from{place.rows, key_columns_of(place.side), Spec::sketch, Spec::zones, batch, batch};
+        if (of.balances.on()) from.balances = at.balances + run.entry;
+        if (learns && !routes.dense) from.samples = at.samples + run.token;
+        from.learned_at = of.balances.rules().at(place.ordinal);
+        const auto rows = [&](auto view) {
+          view.data = view.data != nullptr ? view.at(run.token, 0, 0) : nullptr;
+          view.extents[0] = run.tokens;
+          return view;
+        };
+        tensor_view<float, 2> sums = lse;
+        if (sums.data != nullptr) sums.data = lse.at(run.token, 0);
+        sums.extents[0] = run.tokens;
+        attend_retrieved<Spec::layout_type::shape, E, T>(exec, from, Spec::index_type::scoring, of.spec.reranker, rows(q), rows(out), sums,
+                                                         {options.keep, options.breadth, options.scale, options.soft_cap},
+                                                         routes.shorter ? short_below<Spec>(options) - 1 : 0, scratch.bytes.span(),
+                                                         scratch.counter_span(), where);
+      }
+      if (!routes.dense) return;
+      if (routes.retrieves) densely = step.prompts(replays);
+    }
+  }
+  attend_dense<E, T>(exec, place.rows, densely, q, out, lse, {options.scale, options.soft_cap, kind.tokens, kind.sink},
+                     scratch.bytes.span(), scratch.counter_span(), where);
+}
+
+}  // namespace kvx

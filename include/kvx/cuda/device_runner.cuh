@@ -1,0 +1,198 @@
+#pragma once
+// The steps of a cache on the device: what `begin` plans, what `append` and `attend` launch, what `commit` encodes beside the stream.
+
+#include <kvx/attend_options.hpp>
+#include <kvx/backend/cuda/event.cuh>
+#include <kvx/backend/cuda/upload.cuh>
+#include <kvx/backend/device.cuh>
+#include <kvx/cache_parts.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/scratch_parts.hpp>
+#include <kvx/core/tensor_view.hpp>
+#include <kvx/cuda/attend_layer.cuh>
+#include <kvx/cuda/copy_pages.cuh>
+#include <kvx/cuda/device_scratch.cuh>
+#include <kvx/cuda/encode_step.cuh>
+#include <kvx/cuda/learned_balance.cuh>
+#include <kvx/cuda/page_tables.cuh>
+#include <kvx/cuda/step_descriptor.cuh>
+#include <kvx/layout/cuda/rows.cuh>
+#include <kvx/spec.hpp>
+#include <kvx/step.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace kvx {
+
+/// Steps on a CUDA device; see cache_parts.
+///
+/// plan        uploads what differs of the page tables and one descriptor, in one launch; may wait for the upload four steps before
+/// append, attend   launch; may be captured in a graph and replayed in later steps, for which they are planned up to max_tokens
+/// encode      enqueues on a stream of the cache's own, behind the caller's; attention of a layer waits for that layer alone
+template <class Spec>
+class device_runner {
+ public:
+  using parts = cache_parts<Spec>;
+  using layout = typename Spec::layout_type;
+  using memory = typename parts::memory;
+  static_assert(layout::owns_rows, "an external layout is for the host: the device's rows lie in pages of the cache");
+  static_assert(parts::columns.size() == 0 || reads_sketch<typename Spec::index_type>,
+                "on the device an index has the columns of a key sketch, or none");
+  static_assert(!any(Spec::others), "tiers are for the host: on the device, tokens take part by their rows or not at all");
+
+  device_runner(const device& exec, const parts& of)
+      : home_(exec),
+        tables_(of.plan.groups.size(), of.book->slots().size()),
+        encoder_(exec, of.geometry.layers, parts::columns.size() > 0) {}
+  device_runner(device_runner&&) = default;
+  device_runner& operator=(device_runner&&) = delete;
+  ~device_runner() { encoder_.finish(home_); }
+
+  void plan(const device& exec, const parts& of, step_plan& step) {
+    require_uncaptured(exec);
+    const auto now = std::make_shared<device_step>(vacant(exec, of));
+    now->tokens = step.reserved.tokens;
+    now->entries = static_cast<int>(step.reserved.parts.size());
+    now->planned = of.geometry.max_tokens;
+    for (const reservation::part& p : step.reserved.parts) {
+      now->longest = std::max(now->longest, p.length + p.tokens);
+      now->most_queries = std::max(now->most_queries, p.tokens);
+    }
+    for (const learning_entry& entry : step.learning) now->learns = now->learns || !entry.samples.empty();
+    now->runs = retrieve_runs(step.reserved.parts, most_run_tokens(exec, of));
+    now->replayable = std::none_of(now->runs.begin(), now->runs.end(), [](const retrieve_run& r) { return r.prompt; });
+    scratch_.reserve(exec, attend_layer_scratch(exec, of, *now, attend_options{}, now->replayable), captured_);
+    upload(exec, of, step, *now);
+    copy(exec, of, step.reserved.copies);
+    step.of_backend = now;
+  }
+
+  template <class T>
+  void append(const device& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> k, tensor_view<const T, 3> v) {
+    append_rows(exec, of.layer(layer).rows, planned(step).batch(of.layer(layer).group, false), k, v);
+  }
+
+  template <class T>
+  void attend(const device& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> q, tensor_view<T, 3> out,
+              const attend_options& options, call_site where) {
+    require(options.audit == nullptr, "attend: an audit is for the host", where);
+    const device_step& now = planned(step);
+    const memory& place = of.layer(layer);
+    const bool replays = is_capturing(exec);
+    captured_ = captured_ || replays;
+    const attend_memory needed = attend_layer_scratch(exec, of, now, options, replays || now.replayable);
+    if (!scratch_.holds(needed)) {
+      require(!replays, "attend: these options need more scratch than was planned; run one step with them before the capture", where);
+      scratch_.reserve(exec, needed, captured_);
+    }
+    if (place.retrieves) encoder_.hold(exec, place.ordinal, replays);
+    if (place.retrieves) mark_seen(step, place.ordinal);
+    attend_layer<Spec, T>(exec, of, step, now, layer, q, out, options, replays, scratch_, where);
+  }
+
+  template <class T>
+  void observe(const device& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> q) {
+    const memory& place = of.layer(layer);
+    if (!place.retrieves) return;
+    mark_seen(step, place.ordinal);
+    observe_layer<Spec, T>(exec, of, planned(step), layer, q);
+  }
+
+  void encode(const device& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted) {
+    require_uncaptured(exec);
+    if constexpr (parts::columns.size() > 0) encoder_.template encode<Spec>(exec, of, step, accepted);
+  }
+
+  void copy(const device& exec, const parts& of, std::span<const page_copy> copies) {
+    if (copies.empty()) return;
+    release(exec);
+    copy_pages<layout>(exec, of.plan, std::span<const memory>(of.layers), copies, uploads_, lists_);
+  }
+
+  void release(const device& exec) { encoder_.finish(exec); }
+
+ private:
+  static const device_step& planned(const step_plan& step) { return *static_cast<const device_step*>(step.of_backend.get()); }
+
+  void mark_seen(const step_plan& step, int ordinal) {
+    for (const learning_entry& entry : step.learning) {
+      for (const auto& sample : entry.samples) sample->seen[static_cast<std::size_t>(ordinal)] = 1;
+    }
+  }
+
+  std::shared_ptr<step_descriptor> vacant(const device& exec, const parts& of) {
+    for (const auto& d : descriptors_) {
+      if (!d->taken) return d;
+    }
+    const auto d = std::make_shared<step_descriptor>();
+    descriptors_.reserve(descriptors_.size() + 1);
+    d->entries = of.geometry.max_sequences;
+    const auto groups = static_cast<std::int64_t>(of.plan.groups.size());
+    scratch_parts size;
+    step_addresses(size, groups, d->entries, of.geometry.step_tokens());
+    d->memory = allocate(exec, size.used);
+    scratch_parts memory{d->memory.data()};
+    d->at = step_addresses(memory, groups, d->entries, of.geometry.step_tokens());
+    descriptors_.push_back(d);
+    return d;
+  }
+
+  void upload(const device& exec, const parts& of, const step_plan& step, const device_step& now) {
+    const auto groups = of.plan.groups.size(), entries = step.reserved.parts.size();
+    const step_addresses& at = now.descriptor->at;
+    std::vector<upload_piece> pieces;
+    step_image image;
+    const auto add = [&](auto* to, const auto& from) {
+      pieces.push_back({to, from.data(), static_cast<std::int64_t>(from.size() * sizeof(from[0]))});
+    };
+    try {
+      for (std::size_t g = 0; g < groups; ++g) {
+        for (std::size_t i = 0; i < entries; ++i) {
+          const std::uint32_t slot = step.reserved.parts[i].slot;
+          batch_item item = step.items[g][i];
+          item.pages = tables_.plan(exec, g, slot, of.book->slots()[slot].tables[g].pages, pieces);
+          image.items.push_back(item);
+        }
+      }
+      image.fill(step, now.runs, static_cast<std::size_t>(of.retrieving_group()));
+      for (std::size_t g = 0; g < groups; ++g)
+        add(at.items + static_cast<std::int64_t>(g) * now.descriptor->entries, std::span(image.items).subspan(g * entries, entries));
+      add(at.prompts, image.prompts);
+      add(at.runs, image.runs);
+      add(at.entry_of, image.entry_of);
+      add(at.run_entry_of, image.run_entry_of);
+      add(at.balances, step.balances);
+      if (of.balances.on() && (now.learns || now.replayable)) {
+        image.fill_samples(step);
+        add(at.samples, image.samples);
+      }
+      uploads_.enqueue(exec, pieces);
+    } catch (...) {
+      tables_.forget();
+      throw;
+    }
+    tables_.accept();
+  }
+
+  device home_;
+  upload_ring uploads_;
+  device_page_tables tables_;
+  std::vector<std::shared_ptr<step_descriptor>> descriptors_;
+  attend_scratch scratch_;
+  device_scratch lists_;
+  step_encoder encoder_;
+  bool captured_ = false;  // graphs may name the scratch
+};
+
+template <class Spec>
+device_runner<Spec> make_runner(const device& exec, const cache_parts<Spec>& of) {
+  return device_runner<Spec>(exec, of);
+}
+
+}  // namespace kvx

@@ -1,0 +1,188 @@
+#pragma once
+// What a commit encodes on the device, on a stream of the cache's own: balances that its step completes, pages that enter the zone.
+
+#include <kvx/backend/cuda/event.cuh>
+#include <kvx/backend/cuda/upload.cuh>
+#include <kvx/backend/device.cuh>
+#include <kvx/cache_parts.hpp>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/element.hpp>
+#include <kvx/core/scratch_parts.hpp>
+#include <kvx/cuda/device_scratch.cuh>
+#include <kvx/entering_pages.hpp>
+#include <kvx/layout/batch_item.hpp>
+#include <kvx/learned_balance.hpp>
+#include <kvx/sketch/cuda/balance.cuh>
+#include <kvx/sketch/cuda/key_code.cuh>
+#include <kvx/sketch/value_code.hpp>
+#include <kvx/spec.hpp>
+#include <kvx/step.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace kvx {
+
+/// An entry whose balance a commit fixes, and the samples behind the sink that it learns from.
+struct completed_balance {
+  std::size_t entry = 0;
+  std::vector<const query_sample*> samples;
+
+  /// Heads whose queries were seen; those that held NaN or infinity all the time count, too: the host does not know.
+  void mark_seen(const learning_rules& rules, balance_table& table) const {
+    for (int l = 0; l < rules.layers; ++l) {
+      const bool seen =
+          std::any_of(samples.begin(), samples.end(), [&](const query_sample* s) { return s->seen[static_cast<std::size_t>(l)] != 0; });
+      std::fill_n(table.seen.begin() + std::ptrdiff_t{l} * rules.heads, rules.heads, static_cast<std::uint8_t>(seen ? 1 : 0));
+    }
+  }
+};
+
+/// The balances that a commit with these accepted tokens fixes.
+inline std::vector<completed_balance> completed_balances(const balance_book& book, const step_plan& step,
+                                                         std::span<const std::int64_t> accepted) {
+  std::vector<completed_balance> result;
+  const learning_rules& rules = book.rules();
+  for (std::size_t i = 0; i < step.learning.size(); ++i) {
+    const reservation::part& p = step.reserved.parts[i];
+    const std::int64_t kept = accepted.empty() ? p.tokens : accepted[i];
+    if (p.length + kept < rules.tokens || book.diagonals(p.slot) != nullptr) continue;
+    completed_balance& c = result.emplace_back(completed_balance{i, {}});
+    const auto& before = book.slots()[p.slot].samples;
+    for (std::int64_t j = rules.sink / learning_stride; j < rules.samples(rules.tokens); ++j) {
+      const std::int64_t added = j - step.learning[i].first;
+      c.samples.push_back(added < 0 ? before[static_cast<std::size_t>(j)].get()
+                                    : step.learning[i].samples[static_cast<std::size_t>(added)].get());
+    }
+  }
+  return result;
+}
+
+/// The stream that encodes, and the events that order it.
+///
+/// what        encoding waits for all that the caller's stream had when it was committed; attention of a layer waits for the last
+///             encoding of that layer; pages are given back only behind all encoding. So what a step sees follows from lengths alone
+class step_encoder {
+ public:
+  step_encoder() = default;
+  step_encoder(const device& exec, int layers, bool encodes) {
+    if (!encodes) return;
+    side_ = own_stream(exec.ordinal);
+    committed_ = event(exec.ordinal);
+    for (int l = 0; l < layers; ++l) layers_.push_back({event(exec.ordinal), false});
+  }
+
+  /// Fixes balances and encodes pages. Nothing of it can be seen before the sequences grow: it may throw.
+  template <class Spec>
+  void encode(const device& exec, const cache_parts<Spec>& of, const step_plan& step, std::span<const std::int64_t> accepted) {
+    using layout = typename Spec::layout_type;
+    const auto group = static_cast<std::size_t>(of.retrieving_group());
+    const std::vector<entering_page> pages = entering_pages<layout>(step.reserved, Spec::zones, accepted, step.items[group]);
+    const std::vector<completed_balance> completed = completed_balances(of.balances, step, accepted);
+    if (pages.empty() && completed.empty()) return;
+    std::vector<const float*> diagonals(step.reserved.parts.size());  // of all layers
+    if (of.balances.on()) {
+      for (std::size_t i = 0; i < diagonals.size(); ++i) diagonals[i] = of.balances.diagonals(step.reserved.parts[i].slot);
+      for (const completed_balance& c : completed) diagonals[c.entry] = step.learning[c.entry].balance->diagonals.get();
+    }
+    std::vector<page_to_encode> list;      // (layers that retrieve, pages)
+    std::vector<const bf16*> energies;     // (layers that retrieve, completed, samples)
+    std::vector<std::int32_t> key_pages;   // (completed, pages of the tokens that are learned from)
+    const learning_rules& rules = of.balances.rules();
+    const std::int64_t learned_pages = ceil_div(rules.tokens, layout::shape.tokens), first = rules.sink / learning_stride;
+    for (const completed_balance& c : completed)
+      key_pages.insert(key_pages.end(), step.items[group][c.entry].pages, step.items[group][c.entry].pages + learned_pages);
+    for (const auto& layer : of.layers) {
+      if (!layer.retrieves) continue;
+      for (const entering_page& p : pages) {
+        const float* const learned = diagonals[p.entry];
+        list.push_back({step.items[group][p.entry].pages[p.page], p.id, learned != nullptr ? learned + rules.at(layer.ordinal) : nullptr});
+      }
+      for (const completed_balance& c : completed) {
+        for (const query_sample* sample : c.samples)
+          energies.push_back(sample->seen[static_cast<std::size_t>(layer.ordinal)] != 0 ? sample->energies.get() : nullptr);
+      }
+    }
+    device side = exec;
+    side.stream = side_.get();
+    committed_.record(exec.stream);
+    committed_.hold(side);
+    const auto upload = upload_lists(side, list, energies, key_pages);
+    for (const auto& layer : of.layers) {
+      if (!layer.retrieves) continue;
+      const row_view<const typename layout::element_type> rows(layer.rows);
+      for (std::size_t i = 0; i < completed.size(); ++i) {
+        const std::int64_t count = rules.samples(rules.tokens) - first,
+                           at = (layer.ordinal * std::ssize(completed) + static_cast<std::int64_t>(i)) * count;
+        fix_balance(side, rows,
+                    {upload.key_pages + static_cast<std::int64_t>(i) * learned_pages, rules.sink, rules.tokens, upload.energies + at, count,
+                     rules.at(layer.ordinal), rules.pairs, step.learning[completed[i].entry].balance->diagonals.get()});
+      }
+      encode_pages<Spec::sketch.bits>(side, Spec::sketch, rows, key_columns_of(layer.side),
+                                      upload.pages + layer.ordinal * std::ssize(pages), std::ssize(pages));
+      encoded& last = layers_[static_cast<std::size_t>(layer.ordinal)];
+      last.done.record(side.stream);
+      last.pending = true;
+    }
+    for (const completed_balance& c : completed) c.mark_seen(rules, *step.learning[c.entry].balance);
+  }
+
+  /// Later work of the caller's stream waits for what was encoded of a layer; of a graph, whatever that is when the graph runs.
+  void hold(const device& exec, int ordinal, bool replays) {
+    if (std::cmp_greater_equal(ordinal, layers_.size())) return;  // nothing is ever encoded
+    encoded& last = layers_[static_cast<std::size_t>(ordinal)];
+    if (!replays && !last.pending) return;
+    last.done.hold(exec);
+    last.pending = last.pending && replays;
+  }
+
+  /// The same for all layers.
+  void finish(const device& exec) {
+    for (std::size_t l = 0; l < layers_.size(); ++l) hold(exec, static_cast<int>(l), false);
+  }
+
+ private:
+  struct encoded {
+    event done;
+    bool pending = false;
+  };
+  /// Where what a commit needs lies on the device.
+  struct lists {
+    const page_to_encode* pages = nullptr;
+    const bf16* const* energies = nullptr;
+    const std::int32_t* key_pages = nullptr;
+  };
+  lists upload_lists(const device& side, const std::vector<page_to_encode>& pages, const std::vector<const bf16*>& energies,
+                     const std::vector<std::int32_t>& key_pages) {
+    std::vector<upload_piece> pieces;
+    const auto place = [&](scratch_parts memory) {
+      lists at;
+      const auto part = [&]<class T>(const std::vector<T>& from) {
+        T* const to = memory.take<T>(std::ssize(from));
+        pieces.push_back({to, from.data(), static_cast<std::int64_t>(from.size() * sizeof(T))});
+        return to;
+      };
+      at.pages = part(pages);
+      at.energies = part(energies);
+      at.key_pages = part(key_pages);
+      return std::pair(at, memory.used);
+    };
+    memory_.reserve(side, place({}).second, false);
+    pieces.clear();
+    const lists at = place({memory_.data()}).first;
+    uploads_.enqueue(side, pieces);
+    return at;
+  }
+
+  own_stream side_;
+  event committed_;
+  std::vector<encoded> layers_;  // by ordinal
+  upload_ring uploads_;
+  device_scratch memory_;
+};
+
+}  // namespace kvx

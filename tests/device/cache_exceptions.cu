@@ -1,0 +1,154 @@
+// Device memory that runs out at any allocation of any call leaves the cache as it was; two devices; what is refused.
+
+#include "cache_on_host.cuh"
+#include "failing_device_memory.cuh"
+
+#include <support/feed.hpp>
+
+#include <kvx/kvx.cuh>
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace kvx;
+using test::append_all, test::attend_all, test::counts, test::feed, test::observe_all, test::snapshot, test::tokens;
+
+using dense_only = spec<paged<float, page_shape{.tokens = 4, .key_dim = 9, .value_dim = 6}, zones{.sink = 2, .local = 5}>>;
+using slabs = spec<contiguous<bf16, page_shape{.tokens = 4, .key_dim = 9, .value_dim = 6}, zones{.sink = 2, .local = 5}>>;
+using retrieving = spec<paged<float, page_shape{.tokens = 16, .key_dim = 24, .value_dim = 8}, zones{.sink = 2, .local = 10}>,
+                        sign_buckets<key_sketch{.balance = 32}>, rsq_ip<4>>;
+
+template <class Spec>
+struct fixture {
+  test::failing_device_memory memory;
+  test::test_stream stream;
+  device exec{.stream = stream.get(), .memory = &memory};
+  geometry g{.layers = 3,
+             .kv_heads = 2,
+             .query_heads = 4,
+             .max_tokens = 400,
+             .max_sequences = 4,
+             .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::window(9, 2)},
+             .rollback = 16};
+  std::optional<test::cache_on_host<Spec>> c{std::in_place, exec, Spec{}, g};
+
+  /// Fails allocation 0, 1, 2, ... of the call until none fails. Returns how many the call makes.
+  template <class Look, class Call>
+  std::int64_t survive(const char* what, const Look& look, const Call& call) {
+    CAPTURE(what);
+    for (std::int64_t n = 0; n < 200; ++n) {
+      CAPTURE(n);
+      const auto before = look();
+      memory.until_failure = n;
+      bool threw = false;
+      try {
+        call();
+      } catch (const std::bad_alloc&) {
+        threw = true;
+      }
+      const bool failed = memory.until_failure < 0;
+      memory.until_failure = -1;
+      REQUIRE(threw == failed);
+      if (!threw) return n;
+      REQUIRE(look() == before);
+    }
+    FAIL("never succeeds");
+    return -1;
+  }
+};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("every call survives device memory that runs out", Spec, dense_only, slabs, retrieving) {
+  fixture<Spec> x;
+  auto& c = *x.c;
+  const device& exec = x.exec;
+  const sequence a = c.open(exec), b = c.open(exec);
+  feed(c, exec, a, tokens(1, 30));
+  feed(c, exec, b, tokens(100, 7));
+  std::vector<sequence> seen = {a, b};
+  const auto look = [&] {
+    std::vector<std::vector<std::byte>> all;
+    for (const sequence s : seen) all.push_back(snapshot(c, s));
+    return std::tuple(all, counts(c.stats()));
+  };
+  std::optional<sequence> fork;
+  x.survive("fork", look, [&] { fork = c.fork(exec, a); });
+  seen.push_back(*fork);
+  std::optional<step> step;
+  const std::int64_t n = x.survive("begin", look, [&] { step = c.begin(exec, {{a, 50}, {*fork, 1}, {b, 40}}); });
+  CHECK(n > 0);
+  const auto ids = tokens(500, 91);
+  append_all(c, exec, *step, ids);
+  observe_all(c, exec, *step, ids);
+  x.survive("attend", look, [&] { attend_all(c, exec, *step, ids, {.keep = 8}); });
+  x.survive("commit", look, [&] { c.commit(exec, *step); });
+  CHECK(c.length(a) == 80);
+  step.reset();
+  for (const sequence s : seen) c.close(exec, s);
+  CHECK(c.stats().pages_used == 0);
+  x.c.reset();
+  CHECK(cudaStreamSynchronize(x.stream.get()) == cudaSuccess);
+  CHECK(x.memory.blocks == 0);
+}
+
+TEST_CASE("a cache that does not fit is not built, and nothing stays") {
+  fixture<retrieving> x;
+  x.c.reset();
+  for (std::int64_t n = 0; n < 50; ++n) {
+    x.memory.until_failure = n;
+    try {
+      const cache<device, retrieving> built(x.exec, {}, x.g);
+      x.memory.until_failure = -1;
+      break;
+    } catch (const std::bad_alloc&) {
+      CHECK(x.memory.blocks == 0);
+    }
+  }
+  CHECK(x.memory.blocks == 0);
+}
+
+TEST_CASE("a step outlives its cache") {
+  fixture<retrieving> x;
+  std::optional<step> left;
+  left = x.c->begin(x.exec, {{x.c->open(x.exec), 3}});
+  x.c.reset();
+  left.reset();
+  CHECK(x.memory.blocks == 0);
+}
+
+TEST_CASE("the device of a call need not be the current one, and stays what it was") {
+  int count = 0;
+  REQUIRE(cudaGetDeviceCount(&count) == cudaSuccess);
+  if (count < 2) return;
+  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  {
+    const test::test_stream stream;
+    REQUIRE(cudaSetDevice(0) == cudaSuccess);
+    const device exec{.stream = stream.get(), .ordinal = 1};
+    test::cache_on_host<dense_only> c(exec, {}, {.layers = 1, .kv_heads = 1, .query_heads = 1, .max_tokens = 40});
+    const sequence s = c.open(exec);
+    feed(c, exec, s, tokens(1, 9));
+    CHECK(c.length(s) == 9);
+    int now = -1;
+    REQUIRE(cudaGetDevice(&now) == cudaSuccess);
+    CHECK(now == 0);
+  }
+}
+
+TEST_CASE("an audit on the device is refused") {
+  fixture<dense_only> x;
+  const sequence s = x.c->open(x.exec);
+  step step = x.c->begin(x.exec, {{s, 1}});
+  append_all(*x.c, x.exec, step, tokens(1, 1));
+  attention_audit audit;
+  CHECK_THROWS_AS(attend_all(*x.c, x.exec, step, tokens(1, 1), {.audit = &audit}), usage_error);
+}
