@@ -15,8 +15,8 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/kvx-config-version.cmake
 
 install(TARGETS kvx EXPORT kvx-targets)
 install(EXPORT kvx-targets NAMESPACE kvx:: DESTINATION ${kvx_package} ${kvx_where})
-install(FILES "${PROJECT_BINARY_DIR}/kvx-config.cmake" "${PROJECT_BINARY_DIR}/kvx-config-version.cmake" cmake/kvx-deflate.cmake
-        DESTINATION ${kvx_package} ${kvx_where})
+install(FILES "${PROJECT_BINARY_DIR}/kvx-config.cmake" "${PROJECT_BINARY_DIR}/kvx-config-version.cmake" cmake/kvx-calibrate.cmake
+        cmake/kvx-deflate.cmake DESTINATION ${kvx_package} ${kvx_where})
 install(DIRECTORY include/kvx DESTINATION include ${kvx_where} FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cuh")
 install(FILES LICENSE DESTINATION share/doc/kvx ${kvx_where})
 
