@@ -53,10 +53,12 @@ auto place_layers(const geometry& g, const cache_plan& plan, const std::array<co
     }
     if (!layer.retrieves) continue;
     layer.ordinal = retrieving++;
-    for (std::size_t c = 0; c < Columns; ++c) {
-      if (columns[c].block_bytes == 0) continue;
-      layer.side[c] = {first, columns[c].pitch(), g.kv_heads, pages * columns[c].pitch()};
-      first += pages * g.kv_heads * columns[c].pitch();
+    for (std::size_t c = 0; const column& of : columns) {
+      if (of.block_bytes != 0) {
+        layer.side[c] = {first, of.pitch(), g.kv_heads, pages * of.pitch()};
+        first += pages * g.kv_heads * of.pitch();
+      }
+      ++c;
     }
   }
   return layers;

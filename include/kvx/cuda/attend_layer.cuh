@@ -15,7 +15,7 @@
 #include <kvx/layout/batch_item.hpp>
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/layer_kind.hpp>
-#include <kvx/sketch/cuda/balance.cuh>
+#include <kvx/sketch/cuda/energies.cuh>
 #include <kvx/sketch/value_code.hpp>
 #include <kvx/spec.hpp>
 #include <kvx/step.hpp>
@@ -118,7 +118,7 @@ template <class Spec, class T>
 void observe_layer(const device& exec, const cache_parts<Spec>& of, const device_step& step, int layer, tensor_view<const T, 3> q) {
   if (!step.learns && !step.replayable) return;
   const learning_rules& rules = of.balances.rules();
-  observe_queries(exec, step.descriptor->at.samples, rules.at(of.layer(layer).ordinal), rules.heads, q);
+  observe_tokens(exec, step.descriptor->at.samples, rules.at(of.layer(layer).ordinal), rules.heads, q);
 }
 
 /// Attention of the new tokens of a batch in one layer.

@@ -111,19 +111,28 @@ class step_encoder {
     side.stream = side_.get();
     committed_.record(exec.stream);
     committed_.hold(side);
-    const auto upload = upload_lists(side, list, energies, key_pages);
+    const commit_lists at =
+        place(side, std::ssize(list), std::ssize(energies), std::ssize(key_pages), std::ssize(completed) * std::ssize(layers_));
+    std::vector<balance_to_fix> to_fix;    // (layers that retrieve, completed)
+    const std::int64_t samples = rules.samples(rules.tokens) - first;
+    for (std::int64_t l = 0; !completed.empty() && l < rules.layers; ++l) {
+      for (std::int64_t i = 0; i < std::ssize(completed); ++i)
+        to_fix.push_back({at.key_pages + i * learned_pages, at.energies + (l * std::ssize(completed) + i) * samples, samples,
+                          step.learning[completed[static_cast<std::size_t>(i)].entry].balance->diagonals.get(), nullptr});
+    }
+    const auto piece = [](auto* to, const auto& from) {
+      return upload_piece{to, from.data(), static_cast<std::int64_t>(from.size() * sizeof(from[0]))};
+    };
+    const upload_piece pieces[] = {piece(at.pages, list), piece(at.energies, energies), piece(at.key_pages, key_pages),
+                                   piece(at.to_fix, to_fix)};
+    uploads_.enqueue(side, pieces);
     for (const auto& layer : of.layers) {
       if (!layer.retrieves) continue;
       const row_view<const typename layout::element_type> rows(layer.rows);
-      for (std::size_t i = 0; i < completed.size(); ++i) {
-        const std::int64_t count = rules.samples(rules.tokens) - first,
-                           at = (layer.ordinal * std::ssize(completed) + static_cast<std::int64_t>(i)) * count;
-        fix_balance(side, rows,
-                    {upload.key_pages + static_cast<std::int64_t>(i) * learned_pages, rules.sink, rules.tokens, upload.energies + at, count,
-                     rules.at(layer.ordinal), rules.pairs, step.learning[completed[i].entry].balance->diagonals.get()});
-      }
-      encode_pages<Spec::sketch.bits>(side, Spec::sketch, rows, key_columns_of(layer.side),
-                                      upload.pages + layer.ordinal * std::ssize(pages), std::ssize(pages));
+      fix_balances(side, rows, at.to_fix + layer.ordinal * std::ssize(completed), std::ssize(completed), rules.sink, rules.tokens,
+                   rules.pairs, layer.ordinal);
+      encode_pages<Spec::sketch.bits>(side, Spec::sketch, rows, key_columns_of(layer.side), at.pages + layer.ordinal * std::ssize(pages),
+                                      std::ssize(pages));
       encoded& last = layers_[static_cast<std::size_t>(layer.ordinal)];
       last.done.record(side.stream);
       last.pending = true;
@@ -150,31 +159,22 @@ class step_encoder {
     event done;
     bool pending = false;
   };
-  /// Where what a commit needs lies on the device.
-  struct lists {
-    const page_to_encode* pages = nullptr;
-    const bf16* const* energies = nullptr;
-    const std::int32_t* key_pages = nullptr;
+  /// Where the lists of a commit lie on the device.
+  struct commit_lists {
+    page_to_encode* pages = nullptr;
+    const bf16** energies = nullptr;
+    std::int32_t* key_pages = nullptr;
+    balance_to_fix* to_fix = nullptr;
   };
-  lists upload_lists(const device& side, const std::vector<page_to_encode>& pages, const std::vector<const bf16*>& energies,
-                     const std::vector<std::int32_t>& key_pages) {
-    std::vector<upload_piece> pieces;
-    const auto place = [&](scratch_parts memory) {
-      lists at;
-      const auto part = [&]<class T>(const std::vector<T>& from) {
-        T* const to = memory.take<T>(std::ssize(from));
-        pieces.push_back({to, from.data(), static_cast<std::int64_t>(from.size() * sizeof(T))});
-        return to;
-      };
-      at.pages = part(pages);
-      at.energies = part(energies);
-      at.key_pages = part(key_pages);
-      return std::pair(at, memory.used);
+  commit_lists place(const device& side, std::int64_t pages, std::int64_t energies, std::int64_t key_pages, std::int64_t to_fix) {
+    commit_lists at;
+    const auto parts = [&](scratch_parts memory) {
+      at = {memory.take<page_to_encode>(pages), memory.take<const bf16*>(energies), memory.take<std::int32_t>(key_pages),
+            memory.take<balance_to_fix>(to_fix)};
+      return memory.used;
     };
-    memory_.reserve(side, place({}).second, false);
-    pieces.clear();
-    const lists at = place({memory_.data()}).first;
-    uploads_.enqueue(side, pieces);
+    memory_.reserve(side, parts({}), false);
+    parts({memory_.data()});
     return at;
   }
 

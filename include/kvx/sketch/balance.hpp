@@ -7,6 +7,7 @@
 #include <kvx/transform/rope_pairs.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -70,13 +71,12 @@ class balance_moments {
       variances += variance(d);
       energies += energy(d);
     }
-    const double least_variance = least_moment_share * (variances / dim_);
-    const double least_energy = least_moment_share * (energies / dim_);
+    const double least_variance = least_moment(variances, dim_), least_energy = least_moment(energies, dim_);
     if (!(least_variance > 0) || !(least_energy > 0)) return;
     for (int d = 0; d < dim_; ++d) {
       const int partner = pairs.partner(d);
-      a[d] = channel_balance(shared_moment(energy(d), energy(partner), least_energy),
-                             shared_moment(variance(d), variance(partner), least_variance));
+      a[d] = static_cast<float>(
+          std::sqrt(std::sqrt(balance_ratio(energy(d), energy(partner), variance(d), variance(partner), least_energy, least_variance))));
     }
   }
 
@@ -89,7 +89,7 @@ class balance_moments {
   }
 
   double variance(int d) const {
-    return channel_variance(key_sums_[static_cast<std::size_t>(d)], key_squares_[static_cast<std::size_t>(d)], keys_);
+    return channel_variance(key_sums_[static_cast<std::size_t>(d)], key_squares_[static_cast<std::size_t>(d)], static_cast<double>(keys_));
   }
   double energy(int d) const { return query_squares_[static_cast<std::size_t>(d)] / static_cast<double>(queries_); }
 

@@ -23,7 +23,7 @@
 #include <kvx/rerank/cuda/rsq_ip.cuh>
 #include <kvx/rerank/exact.hpp>
 #include <kvx/rerank/pass_through.hpp>
-#include <kvx/sketch/cuda/balance.cuh>
+#include <kvx/sketch/cuda/energies.cuh>
 #include <kvx/transform/cuda/srht.cuh>
 
 #include <cuda_runtime.h>
