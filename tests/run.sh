@@ -66,7 +66,7 @@ if [ $matrix = desk ]; then
   tests=(-E '^decode_loop/real_model$')
   export KVX_TEST_OPERATIONS=${KVX_TEST_OPERATIONS:-1000}
 fi
-step "configure ($matrix)" cmake --preset default -B "$build" -D KVX_TEST_MATRIX=$matrix -D KVX_BUILD_BENCH=$bench \
+step "configure ($matrix)" cmake --preset default -B "$build" -D KVX_TEST_MATRIX=$matrix -D KVX_TEST_BATCHES=ON -D KVX_BUILD_BENCH=$bench \
   -D "KVX_PACKAGES=$PWD/build/packages" "${options[@]}" "${launcher[@]}"
 
 say "build"

@@ -22,8 +22,10 @@ function(kvx_variant preset)
     set(examples OFF)
   endif()
   set(folder "${PROJECT_BINARY_DIR}/variants/${preset}")
+  list(TRANSFORM programs REPLACE ".*/" "" OUTPUT_VARIABLE targets)
+  list(JOIN targets "," targets)
   add_test(NAME ${preset}/build COMMAND "${CMAKE_COMMAND}" -D preset=${preset} -D "folder=${folder}" -D cores=${cores} -D examples=${examples}
-                                        -D "launcher=${CMAKE_CXX_COMPILER_LAUNCHER}" -P "${PROJECT_SOURCE_DIR}/cmake/checks/build_preset.cmake")
+                                        -D targets=${targets} -D "launcher=${CMAKE_CXX_COMPILER_LAUNCHER}" -P "${PROJECT_SOURCE_DIR}/cmake/checks/build_preset.cmake")
   set_tests_properties(${preset}/build PROPERTIES WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" FIXTURES_SETUP ${preset} RUN_SERIAL ON LABELS variant
                                                   TIMEOUT 1500)
   set(fuzz_seconds 1)

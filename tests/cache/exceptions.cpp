@@ -1,4 +1,4 @@
-// Memory that runs out at any allocation of any call leaves everything as it was. Replaces operator new for this whole program.
+// Memory that runs out at any allocation of any call leaves everything as it was. Replaces operator new for its program: compiled alone.
 
 #include <support/engine_pages.hpp>
 #include <support/failing_allocator.hpp>

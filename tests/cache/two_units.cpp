@@ -1,4 +1,4 @@
-// Caches of different types, elements and layouts live in one program, in one unit and in two.
+// Caches of different types, elements and layouts live in one program, in one unit and in two: compiled alone.
 
 #include "two_units.hpp"
 

@@ -1,4 +1,4 @@
-// The other of the two units: its cache holds floats in contiguous slabs.
+// The other of the two units, compiled alone: its cache holds floats in contiguous slabs.
 
 #include "two_units.hpp"
 

@@ -16,8 +16,9 @@ class byte_writer {
  public:
   template <class T>
   void number(T value) {
-    const auto* from = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), from, from + sizeof(T));
+    const std::size_t at = bytes_.size();
+    bytes_.resize(at + sizeof(T));  // insert() has g++ 12 warn of bounds at -O3
+    std::memcpy(bytes_.data() + at, &value, sizeof(T));
   }
   void raw(const std::vector<std::byte>& more) { bytes_.insert(bytes_.end(), more.begin(), more.end()); }
   void text(std::string_view value) {

@@ -35,7 +35,7 @@ dense_reference dense_attention(const row_view<const E>& rows, std::span<const a
       const std::int64_t position = item.length - item.queries + i;
       for (std::int64_t head = 0; head < Q; ++head) {
         const auto place = static_cast<std::size_t>((item.first + i) * Q + head);
-        std::vector<double> scores;
+        std::vector<double> logits;
         std::vector<const E*> values;
         for (std::int64_t t = 0; t <= position; ++t) {
           if (t < window_start(o, position) && t >= o.sink) continue;
@@ -47,18 +47,18 @@ dense_reference dense_attention(const row_view<const E>& rows, std::span<const a
           }
           score *= scale;
           if (o.soft_cap > 0) score = static_cast<double>(o.soft_cap) * std::tanh(score / static_cast<double>(o.soft_cap));
-          scores.push_back(score);
+          logits.push_back(score);
           values.push_back(rows.value.at(page, head / group, t % rows.page_tokens));
         }
         double* const out = r.out.data() + place * static_cast<std::size_t>(Dv);
         std::fill_n(out, Dv, 0.0);
         r.lse[place] = -std::numeric_limits<double>::infinity();
-        if (scores.empty()) continue;
-        const double max = *std::max_element(scores.begin(), scores.end());
+        if (logits.empty()) continue;
+        const double max = *std::max_element(logits.begin(), logits.end());
         double sum = 0;
-        for (const double s : scores) sum += std::exp(s - max);
-        for (std::size_t t = 0; t < scores.size(); ++t) {
-          const double w = std::exp(scores[t] - max) / sum;
+        for (const double s : logits) sum += std::exp(s - max);
+        for (std::size_t t = 0; t < logits.size(); ++t) {
+          const double w = std::exp(logits[t] - max) / sum;
           for (std::int64_t d = 0; d < Dv; ++d) out[d] += w * static_cast<double>(to_float(values[t][d]));
         }
         r.lse[place] = max + std::log(sum);

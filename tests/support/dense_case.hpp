@@ -3,6 +3,7 @@
 
 #include "dense_attention.hpp"
 #include "dense_result.hpp"
+#include "instruction_sets.hpp"
 #include "paged_rows.hpp"
 
 #include <kvx/attend/host/dense.hpp>
@@ -15,15 +16,6 @@
 #include <vector>
 
 namespace kvx::test {
-
-/// The instruction sets that this machine can run.
-inline std::vector<instruction_set> instruction_sets() {
-  std::vector<instruction_set> sets;
-  for (const auto s : {instruction_set::baseline, instruction_set::avx2, instruction_set::avx512}) {
-    if (s <= simd_level().detected) sets.push_back(s);
-  }
-  return sets;
-}
 
 template <class E, class T>
 dense_result<T> attend(const row_view<const E>& rows, std::span<const attend_item> batch, const query_rows<T>& q,

@@ -41,19 +41,24 @@ struct coded_page {
   friend bool operator==(const coded_page&, const coded_page&) = default;
 };
 
+/// The codebook of directions of `width` coordinates as vectors. Neither inline nor constexpr: where this is declared extern, the compiler
+/// has not to compute it, which takes seconds for 7 bits.
+template <int Bits>
+void copy_codebook(int width, std::vector<float>& levels, std::vector<float>& squared_thresholds) {
+  const auto& book = codebook_for<Bits>(width);
+  levels.assign(book.levels.begin(), book.levels.end());
+  squared_thresholds.assign(book.squared_thresholds.begin(), book.squared_thresholds.end());
+}
+
 /// Levels and squared thresholds of directions of `width` coordinates.
 struct any_codebook {
   std::vector<float> levels;
   std::vector<float> squared_thresholds;
 
   any_codebook(int magnitude_bits, int width) {
-    const auto take = [&](const auto& book) {
-      levels.assign(book.levels.begin(), book.levels.end());
-      squared_thresholds.assign(book.squared_thresholds.begin(), book.squared_thresholds.end());
-    };
-    if (magnitude_bits == 1) take(codebook_for<1>(width));
-    if (magnitude_bits == 3) take(codebook_for<3>(width));
-    if (magnitude_bits == 7) take(codebook_for<7>(width));
+    if (magnitude_bits == 1) copy_codebook<1>(width, levels, squared_thresholds);
+    if (magnitude_bits == 3) copy_codebook<3>(width, levels, squared_thresholds);
+    if (magnitude_bits == 7) copy_codebook<7>(width, levels, squared_thresholds);
   }
 };
 

@@ -156,50 +156,26 @@ value_function value_sums_of([[maybe_unused]] instruction_set set) {
   return baseline::value_sums<Bits>;
 }
 
-/// The kernels of one set, which the processor must support.
-inline const kernel_table& kernels_of(instruction_set s) {
+/// The kernels of one set, which the processor must support: a kernel_table, encode_table, rerank_table or scan_table. A template, as are
+/// those above: a program of many units may declare them extern, and compile the kernels once (explicit instantiation).
+template <class Table>
+const Table& table_of([[maybe_unused]] instruction_set s) {
 #if defined(__x86_64__)
-  if (s == instruction_set::avx512) return avx512::kernels;
-  if (s == instruction_set::avx2) return avx2::kernels;
+  if (s == instruction_set::avx512) return avx512::functions<Table>;
+  if (s == instruction_set::avx2) return avx2::functions<Table>;
 #endif
-  return baseline::kernels;
+  return baseline::functions<Table>;
 }
 
-/// The encode kernels of one set, which the processor must support.
-inline const encode_table& encode_kernels_of(instruction_set s) {
-#if defined(__x86_64__)
-  if (s == instruction_set::avx512) return avx512::encode_kernel_table;
-  if (s == instruction_set::avx2) return avx2::encode_kernel_table;
-#endif
-  return baseline::encode_kernel_table;
-}
-
-/// The encode kernels of this process; see simd_level().
-inline const encode_table& encode_kernels() { return encode_kernels_of(simd_level().used); }
-
-/// The rerank kernels of one set, which the processor must support.
-inline const rerank_table& rerank_kernels_of(instruction_set s) {
-#if defined(__x86_64__)
-  if (s == instruction_set::avx512) return avx512::rerank_functions;
-  if (s == instruction_set::avx2) return avx2::rerank_functions;
-#endif
-  return baseline::rerank_functions;
-}
+inline const kernel_table& kernels_of(instruction_set s) { return table_of<kernel_table>(s); }
+inline const encode_table& encode_kernels_of(instruction_set s) { return table_of<encode_table>(s); }
+inline const rerank_table& rerank_kernels_of(instruction_set s) { return table_of<rerank_table>(s); }
+inline const scan_table& scan_kernels_of(instruction_set s) { return table_of<scan_table>(s); }
 
 /// The kernels of this process; see simd_level().
 inline const kernel_table& kernels() { return kernels_of(simd_level().used); }
+inline const encode_table& encode_kernels() { return encode_kernels_of(simd_level().used); }
 inline const rerank_table& rerank_kernels() { return rerank_kernels_of(simd_level().used); }
-
-/// The scan kernels of one set, which the processor must support.
-inline const scan_table& scan_kernels_of(instruction_set s) {
-#if defined(__x86_64__)
-  if (s == instruction_set::avx512) return avx512::scan_functions;
-  if (s == instruction_set::avx2) return avx2::scan_functions;
-#endif
-  return baseline::scan_functions;
-}
-
-/// The scan kernels of this process; see simd_level().
 inline const scan_table& scan_kernels() { return scan_kernels_of(simd_level().used); }
 
 }  // namespace kvx::simd

@@ -329,4 +329,5 @@ inline void encode_keys(const encode_task& task, const E* rows, std::int64_t str
 template <class E>
 inline constexpr mean_functions<E> means_of = {key_sums<E>, key_mean<E>};
 
-inline constexpr encode_table encode_kernel_table = {lanes::set_name, lanes::width};
+template <>
+inline constexpr encode_table functions<encode_table> = {lanes::set_name, lanes::width};

@@ -371,7 +371,12 @@ inline constexpr row_kernels<E> rows_of = {dots<E>, weighted_sum<E>};
 template <class E>
 inline constexpr row_conversions<E> conversions_of = {widen<E>, narrow<E>};
 
-inline constexpr kernel_table kernels = {
+/// The table of each kind: kernel_table here, the others behind their kernels.
+template <class Table>
+inline constexpr Table functions = {};
+
+template <>
+inline constexpr kernel_table functions<kernel_table> = {
     lanes::set_name,
     lanes::width,
     row_softmax,

@@ -90,4 +90,6 @@ inline std::int64_t take_at_least(const float* x, std::int64_t n, float level, s
   return end - out;
 }
 
-inline constexpr rerank_table rerank_functions = {lanes::set_name, logits, largest, exponentials, mix, count_at_least, take_at_least};
+template <>
+inline constexpr rerank_table functions<rerank_table> = {lanes::set_name, logits,       largest, exponentials, mix,
+                                                         count_at_least,  take_at_least};

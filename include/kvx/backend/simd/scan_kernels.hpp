@@ -287,4 +287,5 @@ inline std::int64_t select(const std::uint8_t* scores, std::int64_t n, int level
   return end - out;
 }
 
-inline constexpr scan_table scan_functions = {sign_scores, vote_scores, page_dots, page_words, count_above, select};
+template <>
+inline constexpr scan_table functions<scan_table> = {sign_scores, vote_scores, page_dots, page_words, count_above, select};
