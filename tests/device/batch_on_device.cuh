@@ -50,6 +50,9 @@ class rows_on_device {
   row_view<E> writer() const { return view_; }
   std::vector<E> memory() const { return memory_.read(); }
   const tables_on_device& tables() const { return tables_; }
+  void replace_table(std::size_t sequence, const std::vector<std::int32_t>& table) {
+    tables_.all.write(table, static_cast<std::size_t>(tables_.device[sequence] - tables_.all.data()));
+  }
 
  private:
   device_array<E> memory_;

@@ -17,6 +17,7 @@
 #include <memory>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "engine.hpp"
 
@@ -171,6 +172,16 @@ inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline int __dp4a(int a, int b, int c) {
+  for (int i = 0; i < 4; ++i) c += static_cast<signed char>(a >> 8 * i) * static_cast<signed char>(b >> 8 * i);
+  return c;
+}
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned select) {
+  const unsigned long long bytes = static_cast<unsigned long long>(high) << 32 | low;
+  unsigned r = 0;
+  for (int i = 0; i < 4; ++i) r |= static_cast<unsigned>(bytes >> (select >> 4 * i & 7u) * 8 & 255u) << 8 * i;
+  return r;
+}
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 template <class T>
@@ -185,22 +196,24 @@ inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
   return __floats2half2_rn(std::fma(x.x, y.x, z.x), std::fma(x.y, y.y, z.y));
 }
 
-// ---- tensor cores: fragment layout of the PTX ISA, accumulated in float ----
+// ---- tensor cores: fragment layouts of the PTX ISA, accumulated in float ----
 namespace simt {
-inline void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], const char* file, int line) {
+inline void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], const char* file, int line, bool bf16 = false) {
   struct frag {
     float* c;
     const unsigned* a;
     const unsigned* b;
-  } mine{c, a, b};
+    bool bf16;
+  } mine{c, a, b, bf16};
   warp_op(op::call, ~0u, reinterpret_cast<std::uintptr_t>(&mine), 0, 32, {file, line}, [](void* const(&lanes)[32]) {
     float A[16][16], B[16][8];
-    auto put = [](unsigned two, float& lo, float& hi) {
-      const auto f = __half22float2(unpack<__half2>(two));
-      lo = f.x;
-      hi = f.y;
-    };
     auto get = [&](int l) -> frag& { return *static_cast<frag*>(lanes[l]); };
+    const bool wide = get(0).bf16;
+    auto put = [wide](unsigned two, float& lo, float& hi) {
+      const auto f = __half22float2(unpack<__half2>(two));
+      lo = wide ? std::bit_cast<float>(two << 16) : f.x;
+      hi = wide ? std::bit_cast<float>(two & 0xffff0000u) : f.y;
+    };
     for (int l = 0; l < 32; ++l) {
       const int g = l / 4, t = l % 4 * 2;
       for (int r = 0; r < 4; ++r) put(get(l).a[r], A[g + r % 2 * 8][t + r / 2 * 8], A[g + r % 2 * 8][t + r / 2 * 8 + 1]);
@@ -210,5 +223,65 @@ inline void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], const unsigned (
       for (int i = 0; i < 4; ++i)
         for (int k = 0; k < 16; ++k) get(l).c[i] += A[l / 4 + i / 2 * 8][k] * B[k][l % 4 * 2 + i % 2];
   });
+}
+
+// Each lane reads its own row, so that detectors see who reads; the call then only exchanges what was read.
+inline void ldmatrix_x4(unsigned (&words)[4], const void* row, const char* file, int line, bool transposed) {
+  if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0) fail("ldmatrix: a row is not on a multiple of 16");
+  struct frag {
+    std::uint16_t row[8];
+    unsigned* words;
+    bool transposed;
+  } mine{{}, words, transposed};
+  for (int i = 0; i < 8; ++i) mine.row[i] = static_cast<const std::uint16_t*>(row)[i];
+  warp_op(op::call, ~0u, reinterpret_cast<std::uintptr_t>(&mine), 0, 32, {file, line}, [](void* const(&lanes)[32]) {
+    auto get = [&](int l) -> frag& { return *static_cast<frag*>(lanes[l]); };
+    for (int l = 0; l < 32; ++l) {
+      const int g = l / 4, t = l % 4 * 2;
+      for (int m = 0; m < 4; ++m) {
+        const bool turned = get(l).transposed;
+        const unsigned lo = turned ? get(8 * m + t).row[g] : get(8 * m + g).row[t];
+        const unsigned hi = turned ? get(8 * m + t + 1).row[g] : get(8 * m + g).row[t + 1];
+        get(l).words[m] = lo | hi << 16;
+      }
+    }
+  });
+}
+
+// ---- cp.async: a copy happens at once under even seeds, and under odd ones when the thread waits for its group ----
+struct async_copies {
+  struct one {
+    void* to;
+    const void* from;
+    int group;
+  };
+  std::vector<one> begun;
+  int groups = 0;
+};
+inline async_copies& copies_of_thread() {
+  static async_copies all[1024];
+  return all[threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)];
+}
+inline void begin_copy_16(void* to, const void* from) {
+  if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % 16 != 0)
+    fail("cp.async: an address is not on a multiple of 16");
+  if (settings().seed % 2 == 0) {
+    std::memcpy(to, from, 16);
+    return;
+  }
+  async_copies& mine = copies_of_thread();
+  mine.begun.push_back({to, from, mine.groups});
+}
+inline void end_copies() { ++copies_of_thread().groups; }
+inline void wait_copies(int pending) {
+  async_copies& mine = copies_of_thread();
+  std::size_t kept = 0;
+  for (const auto& c : mine.begun) {
+    if (c.group < mine.groups - pending)
+      std::memcpy(c.to, c.from, 16);
+    else
+      mine.begun[kept++] = c;
+  }
+  mine.begun.resize(kept);
 }
 }  // namespace simt

@@ -48,14 +48,15 @@ struct dense_result {
 
 /// Whether a result equals the reference.
 ///
-/// exactness   scores of some units in nats, values of size 1 to 5: 2e-5, and the rounding of T; NaN where the reference has NaN
+/// exactness   scores of some units in nats, values of size 1 to 5: 2e-5, and the rounding of T; NaN where the reference has NaN;
+///             rounded_weights more where weights are rounded
 template <class T>
-void check_close(const dense_result<T>& result, const dense_reference& expected) {
+void check_close(const dense_result<T>& result, const dense_reference& expected, double rounded_weights = 0) {
   const double unit = std::is_same_v<T, float> ? 1e-6 : std::is_same_v<T, half> ? 0x1p-11 : 0x1p-8;
   double worst = 0;
   for (std::size_t i = 0; i < result.out.size(); ++i) {
     const auto x = static_cast<double>(to_float(result.out[i]));
-    const double error = std::abs(x - expected.out[i]) / (2e-5 + unit * std::abs(expected.out[i]));
+    const double error = std::abs(x - expected.out[i]) / (2e-5 + rounded_weights + unit * std::abs(expected.out[i]));
     worst = std::max(worst, std::isnan(expected.out[i]) ? (std::isnan(x) ? 0 : 1e9) : std::isnan(error) ? 1e9 : error);
   }
   CHECK(worst <= 1);

@@ -53,7 +53,7 @@ struct prepare_call {
 ///
 /// Words, Wide     as for_sign_sum_shape says; Words 0: the search counts votes, and is prepared elsewhere
 template <int Threads, int Pairs, int Words, bool Wide, class E, class T>
-__global__ void __launch_bounds__(Threads) prepare_units_kernel(prepare_call<E, T> call) {
+__global__ void __launch_bounds__(Threads, 2) prepare_units_kernel(prepare_call<E, T> call) {
   __shared__ sign_words signs;
   __shared__ const float* balance;
   __shared__ bf16* energies;
