@@ -34,11 +34,12 @@ std::vector<E> as(const std::vector<float>& x) {
 template <class Codec, class E>
 std::vector<std::byte> encoded(const Codec& codec, const span_case& s, const std::vector<E>& rows, std::int64_t tokens, int log2_step,
                                const span_turns& turns = {}) {
-  std::vector<std::byte> out(static_cast<std::size_t>(chunk_bound<E>(tokens, s.rank)));
+  std::vector<std::byte> out(static_cast<std::size_t>(chunk_bound<E>(tokens, s.rank)) + 999);  // room beyond the bound is not used
   std::int64_t bytes = 0;
   const status result = encode_chunk(exec, plain_products(), codec, s.model(), tensor_view<const E, 2>(rows.data(), tokens, s.rank), turns,
                                      log2_step, out, bytes);
   CHECK_MESSAGE(result.ok(), message(result));
+  CHECK(bytes <= chunk_bound<E>(tokens, s.rank));
   out.resize(static_cast<std::size_t>(bytes));
   return out;
 }

@@ -141,7 +141,12 @@ TEST_CASE("every byte overwritten at random is an error") {
 
 TEST_CASE("numbers that a writer with valid checksums has no right to") {
   using limits = std::numeric_limits<std::uint64_t>;
-  const auto refused = [](const auto& change) { CHECK_FALSE(checked(forged(change)).ok()); };
+  const auto refused = [](const auto& change) {  // by the front alone, whose checksums agree
+    const std::vector<std::byte> frame = forged(change);
+    frame_view view;
+    CHECK_FALSE(open_frame(frame, frame.size(), view).ok());
+    CHECK_FALSE(checked(frame).ok());
+  };
   CHECK(checked(forged([](frame_header&, std::vector<frame_section>&) {})).ok());
   refused([](frame_header& h, auto&) { h.sections = 0xffffffff; });
   refused([](frame_header& h, auto&) { h.sections += 1; });
@@ -167,6 +172,17 @@ TEST_CASE("numbers that a writer with valid checksums has no right to") {
   refused([](frame_header&, auto& t) { t[2].kind = static_cast<section_kind>(0); });
   refused([](frame_header&, auto& t) { t[2].kind = static_cast<section_kind>(6); });
   refused([](frame_header&, auto& t) { std::swap(t[1].offset, t[2].offset); });
+  refused([](frame_header&, auto& t) { t[4].bytes -= 8; });
+  refused([](frame_header& h, auto& t) {  // a length that wraps around to the first section
+    t[3].bytes = std::uint64_t{0} - t[3].offset + t[0].offset;
+    t[4].offset = t[0].offset;
+    t[4].bytes = h.frame_bytes - t[0].offset;
+  });
+  frame_header many = described(), read;
+  many.sections = most_sections + 1;
+  many.frame_bytes = frame_front_bytes(many.sections);
+  many.header_checksum = checksum(std::as_bytes(std::span(&many, 1)).first(sizeof many - 8));
+  CHECK(read_frame_header(std::as_bytes(std::span(&many, 1)), many.frame_bytes, read) == status::code::corrupt);
 }
 
 TEST_CASE("a frame of another model, layout or calibration says which field differs") {

@@ -346,6 +346,26 @@ TEST_CASE("every truncation and every flipped bit: an error, or values that the 
   }
 }
 
+TEST_CASE("an escape that tells a value beyond 16 bits is an error") {
+  for (const int table : {0, scale_count - 1}) {
+    stream_case s(1, 40);
+    s.table_of[0] = static_cast<std::uint16_t>(table);
+    s.at(0, 33) = 32767;
+    std::vector<std::byte> stream = s.encoded();
+    const std::size_t escape = stream.size() - (table == 0 ? 3 : 1);
+    if (table == 0) {  // 255 and 65534: the largest distance upwards; one more is the largest downwards
+      REQUIRE(stream[escape] == std::byte{255});
+      stream[escape + 1] = stream[escape + 2] = std::byte{255};
+    } else {
+      stream[escape] = std::byte{254};
+    }
+    std::vector<std::int16_t> out(s.values.size());
+    CHECK_FALSE(plain_rans_decode(s.model(), s.tokens, stream).has_value());
+    for (const auto set : instruction_sets())
+      CHECK(rans_decode_with(simd::rans_kernel_of(set), s.model(), stream, {out.data(), 1, 40, 64}) == status::code::corrupt);
+  }
+}
+
 TEST_CASE("random bytes: the same answer from every instruction set and the plain decoder") {
   std::mt19937 random(9);
   stream_case s = coefficients(20, 77, 40, 6);

@@ -61,8 +61,9 @@ std::vector<float> random_rows(std::int64_t tokens, std::int64_t pitch, unsigned
 }  // namespace
 
 TEST_CASE("projection and restoration equal sums in double") {
-  for (const std::int64_t features : {1, 2, 63, 130, 300}) {
+  for (const std::int64_t features : {1, 2, 63, 130, 300, 900}) {
     for (const std::int64_t rank : {std::int64_t{1}, features / 2, features}) {
+      if (rank > 300) continue;
       for (const std::int64_t tokens : {1, 5, 40}) {
         for (const bool weighted : {false, true}) {
           if (rank == 0) continue;
@@ -139,7 +140,10 @@ TEST_CASE("a row that holds no numbers is seen, wherever it is") {
     for (const std::size_t at : {std::size_t{0}, std::size_t{299}, std::size_t{4 * 300 + 150}}) {
       std::vector<float> rows = random_rows(5, 300, 8), y(20 * 5);
       rows[at] = bad;
-      CHECK_FALSE(pca_project(host{}, plain_products(), b.view(false), tensor_view<const float, 2>(rows.data(), 5, 300), 20, y.data(), 5));
+      for (const std::int64_t components : {20, 0}) {  // also where no coefficient would tell
+        CHECK_FALSE(pca_project(host{}, plain_products(), b.view(false), tensor_view<const float, 2>(rows.data(), 5, 300), components,
+                                y.data(), 5));
+      }
     }
   }
   std::vector<float> rows(300, 3e38f), y(20);  // finite rows whose sums are not

@@ -61,13 +61,11 @@ struct rans_vectors {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(active - 8 * v), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }
 
-  /// States below 2^16 take in a word, in the order of the lanes.
-  template <bool Masked>
-  [[gnu::always_inline]] inline void take_words(int active, const std::uint8_t*& next) {
+  /// States below 2^16 take in a word, in the order of the lanes; those of idle lanes never are.
+  [[gnu::always_inline]] inline void take_words(const std::uint8_t*& next) {
 #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
-      __m256i low = _mm256_cmpeq_epi32(_mm256_srli_epi32(x[v], 16), _mm256_setzero_si256());
-      if constexpr (Masked) low = _mm256_and_si256(low, among(active, v));
+      const __m256i low = _mm256_cmpeq_epi32(_mm256_srli_epi32(x[v], 16), _mm256_setzero_si256());
       const auto taken = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(low)));
       const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(next)));
       const __m256i order = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(orders_of_words.of[taken])));
@@ -104,7 +102,7 @@ struct rans_vectors {
       const __m256i after = _mm256_add_epi32(_mm256_mullo_epi32(frequency[v], _mm256_srli_epi32(x[v], rans_bits)), place[v]);
       x[v] = Masked ? _mm256_blendv_epi8(x[v], after, among(active, v)) : after;
     }
-    take_words<Masked>(active, next);
+    take_words(next);
     return {s};
   }
 
@@ -125,7 +123,7 @@ struct rans_vectors {
     const __m256i high23 = _mm256_sll_epi16(_mm256_unpackhi_epi8(s.s, zero), count);
     store_words(_mm256_add_epi16(_mm256_add_epi16(high01, e.offset), _mm256_packus_epi32(raw[0], raw[1])), out);
     store_words(_mm256_add_epi16(_mm256_add_epi16(high23, e.offset), _mm256_packus_epi32(raw[2], raw[3])), out + 16);
-    take_words<Masked>(active, next);
+    take_words(next);
   }
 };
 

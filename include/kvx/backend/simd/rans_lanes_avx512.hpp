@@ -42,12 +42,10 @@ struct rans_vectors {
     return static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
   }
 
-  template <bool Masked>
-  [[gnu::always_inline]] inline void take_words(int active, const std::uint8_t*& next) {
+  [[gnu::always_inline]] inline void take_words(const std::uint8_t*& next) {
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
-      __mmask16 low = _mm512_cmplt_epu32_mask(x[v], _mm512_set1_epi32(static_cast<int>(rans_least)));
-      if constexpr (Masked) low = static_cast<__mmask16>(low & among(active, v));
+      const __mmask16 low = _mm512_cmplt_epu32_mask(x[v], _mm512_set1_epi32(static_cast<int>(rans_least)));
       const __m512i words = _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(next)));
       const __m512i taken = _mm512_maskz_expand_epi32(low, words);
       x[v] = _mm512_mask_or_epi32(x[v], low, _mm512_maskz_slli_epi32(0xffff, x[v], 16), taken);
@@ -72,7 +70,7 @@ struct rans_vectors {
       const __m512i after = _mm512_add_epi32(_mm512_mullo_epi32(frequency, high), place);
       x[v] = Masked ? _mm512_mask_mov_epi32(x[v], among(active, v), after) : after;
     }
-    take_words<Masked>(active, next);
+    take_words(next);
     return r;
   }
 
@@ -88,7 +86,7 @@ struct rans_vectors {
       const __m512i after = _mm512_maskz_srl_epi32(0xffff, x[v], count);
       x[v] = Masked ? _mm512_mask_mov_epi32(x[v], among(active, v), after) : after;
     }
-    take_words<Masked>(active, next);
+    take_words(next);
   }
 };
 

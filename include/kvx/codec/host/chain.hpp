@@ -239,6 +239,22 @@ inline void require_turns(const span_turns& turns, std::int64_t features, std::i
   }
 }
 
+/// The first coefficients of rows, whose keys are turned back before.
+///
+/// shapes      rows (tokens, features of the basis), features dense; coefficients (components, tokens) dense
+/// errors      false where rows hold NaN or infinity. usage_error: turns that do not fit
+template <element E>
+bool project_rows(const host& exec, const matrix_product& product, const span_model& model, const tensor_view<const E, 2>& rows,
+                  const span_turns& turns, std::int64_t components, float* coefficients, call_site where) {
+  const std::int64_t tokens = rows.extents[0], features = rows.extents[1];
+  require_turns(turns, features, tokens, where);
+  const memory_block memory = allocate(exec, tokens * features * static_cast<std::int64_t>(sizeof(float)));
+  const tensor_view<float, 2> floats(reinterpret_cast<float*>(memory.data()), tokens, features);
+  for_each_task(exec, tokens, [&](std::int64_t t) { simd::convert_row(floats.at(t, 0), rows.at(t, 0), features); });
+  turn_rows(exec, turns, floats, 0, false);
+  return pca_project(exec, product, model.basis, read_only(floats), components, coefficients, tokens, where);
+}
+
 /// Rows to the bytes of a chunk.
 ///
 /// shapes      rows (tokens, features), features dense; out at least chunk_bound<E>
@@ -257,15 +273,10 @@ status encode_chunk(const host& exec, const matrix_product& product, const Codec
   if constexpr (!std::same_as<Codec, raw>) {
     require(features == model.basis.features, "encode_chunk: rows hold the features of the basis", where);
     require_model(codec.quantizer, model, where);
-    require_turns(turns, features, tokens, where);
-    const memory_block memory = allocate(exec, tokens * features * static_cast<std::int64_t>(sizeof(float)));
-    const tensor_view<float, 2> floats(reinterpret_cast<float*>(memory.data()), tokens, features);
-    for_each_task(exec, tokens, [&](std::int64_t t) { simd::convert_row(floats.at(t, 0), rows.at(t, 0), features); });
-    turn_rows(exec, turns, floats, 0, false);
     const std::int64_t components = kept_components(codec, model, log2_step);
     const memory_block projected = allocate(exec, components * tokens * static_cast<std::int64_t>(sizeof(float)));
     auto* const coefficients = reinterpret_cast<float*>(projected.data());
-    if (pca_project(exec, product, model.basis, read_only(floats), components, coefficients, tokens, where)) {
+    if (project_rows(exec, product, model, rows, turns, components, coefficients, where)) {
       const std::size_t room = std::min(out.size(), static_cast<std::size_t>(std::max<std::int64_t>(bound - 1, 0)));
       const status s = encode_coefficients(exec, codec, model, {coefficients, components, static_cast<std::int32_t>(tokens), tokens},
                                            log2_step, out.first(room), bytes, where);
