@@ -139,7 +139,7 @@ struct step {
       const std::int64_t n = std::ssize(mine);
       const searched_sequence& of = sequences[static_cast<std::size_t>(entry(u / heads))];
       const std::int64_t kept = of.length - of.queries < whole_below ? std::max(keep, n) : keep;
-      for (std::int64_t g = 0; g <= group; ++g) CHECK(at(out.counters)[u * (group + 1) + g] == 0);
+      for (std::int64_t g = 0; g < group + 3; ++g) CHECK(at(out.counters_of(u))[g] == 0);
       std::vector<std::int32_t> expected = mine;
       if (!(sketch.norms && n <= kept)) {
         const group_queries q{tensor_view<const float, 2>(plain.data() + u * group * dim, group, dim),

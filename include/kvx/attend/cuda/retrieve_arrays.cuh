@@ -82,7 +82,7 @@ struct retrieve_arrays {
     search = plan_search(shape, memory);
     if (shape.ranked) {
       chosen = plan_rerank({shape.heads, shape.group, shape.tokens, shape.most_wanted(), shape.keep, shape.whole_below}, memory);
-      counters = units * (G + 1);
+      counters = chosen.counters_needed();
       page_dots = search.page_dots;
       if (shape.sketch.centre && !leaves_page_dots(shape.sketch, shape.by)) page_dots = memory.take<float>(units * search.page_pitch * G);
     }

@@ -49,6 +49,19 @@ __device__ __forceinline__ std::uint32_t largest_order(const float* logits, std:
       most, [](std::uint32_t a, std::uint32_t b) { return a < b ? b : a; }, s);
 }
 
+/// What is taken off a head's logits before their exponentials.
+///
+/// order       largest score_order of its logits and its resident log-sum-exp, 0 for neither
+struct softmax_base {
+  float largest;
+  float base;  ///< the largest, 0 where it is -inf
+
+  __device__ __forceinline__ explicit softmax_base(std::uint32_t order) {
+    largest = order != 0 ? score_of(order) : -infinity;
+    base = largest == -infinity ? 0.0f : largest;
+  }
+};
+
 /// softmax_share of every head, by one block: factors and bases behind the barrier at the end.
 ///
 /// orders      (G) largest score_order of each head's logits, 0 for none, where somebody has found them already; null: found here
@@ -67,8 +80,9 @@ __device__ __forceinline__ void find_shares(const float* logits, std::int64_t pi
       std::uint32_t order = orders != nullptr ? orders[g] : largest_order<Threads>(logits + g * pitch, count, s.largest);
       const std::uint32_t other = resident != nullptr ? score_order(resident[g]) : 0;
       if (other > order) order = other;
-      if (order != 0) largest[j] = score_of(order);
-      base[j] = largest[j] == -infinity ? 0.0f : largest[j];
+      const softmax_base of(order);
+      largest[j] = of.largest;
+      base[j] = of.base;
     }
     std::int64_t sums[side] = {};
     for (std::int64_t t = threadIdx.x; t < count; t += Threads) {

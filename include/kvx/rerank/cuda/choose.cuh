@@ -35,6 +35,70 @@ __device__ __forceinline__ void choose_all(const rerank_input& in, const rerank_
   if (threadIdx.x == 0) out.chosen_counts[unit] = static_cast<std::int32_t>(count);
 }
 
+/// The best of a unit's candidates from their scores, by one block that sees all of them.   scores (count)
+template <int Threads>
+__device__ __forceinline__ void choose_scored(const rerank_input& in, const rerank_output& out, std::int64_t unit, const rerank_unit& u,
+                                              const float* scores, choose_scratch<Threads>& s) {
+  const std::int32_t* const ids = in.ids + unit * in.id_pitch;
+  std::int32_t* const chosen = out.chosen_of(unit);
+  const auto take = [&](std::int64_t i, std::int64_t t) { chosen[i] = ids[t]; };
+  const top_k_result best = block_top_k(scores, u.count, u.keep, s.best, take);
+  if (threadIdx.x == 0) out.chosen_counts[unit] = static_cast<std::int32_t>(best.taken);
+}
+
+/// Bases of the heads' exponentials, and what else `each` makes of one head: called by one lane of a warp for (head, base, sum of the
+/// head's exponentials over the blocks of the unit, where they are there).
+template <int Threads, bool Sums, class Each>
+__device__ __forceinline__ void for_each_head(const rerank_input& in, const rerank_output& out, std::int64_t unit, unsigned blocks,
+                                              const Each& each) {
+  const int G = out.group;
+  for (int g = warp_of_thread(); g < G; g += Threads / warp_lanes) {
+    std::int64_t sum = 0;
+    for (unsigned b = static_cast<unsigned>(lane_of_thread()); Sums && b < blocks; b += warp_lanes)
+      sum += out.sums_of(unit)[std::int64_t{b} * G + g];
+    if constexpr (Sums) sum = warp_sum(sum);
+    if (lane_of_thread() != 0) continue;
+    const float resident = in.lse != nullptr ? in.lse[unit * G + g] : -infinity;
+    const std::uint32_t order = out.counters_of(unit)[g], other = score_order(resident);
+    each(g, softmax_base(order < other ? other : order), sum, resident);
+  }
+}
+
+/// softmax_sum over many blocks: the sums of the exponentials of candidates [first, first + Threads), from logits and orders of all.
+template <int Threads>
+__device__ __forceinline__ void sum_exponentials(const rerank_input& in, const rerank_output& out, std::int64_t unit, const rerank_unit& u,
+                                                 std::int64_t first, choose_scratch<Threads>& s) {
+  for_each_head<Threads, false>(in, out, unit, 0, [&](int g, const softmax_base& b, std::int64_t, float) { s.group.base[g] = b.base; });
+  __syncthreads();
+  const std::int64_t t = first + threadIdx.x;
+  const float* const logits = out.logits_of(unit) + t;
+  std::int64_t* const sums = out.sums_of(unit) + first / Threads * out.group;
+  for (int g = 0; g < out.group; ++g) {
+    const float e = t < u.count ? quick_exp(logits[g * out.pitch] - s.group.base[g]) : 0.0f;
+    const std::int64_t mine = e > 0 ? fixed_point(e) : 0;  // NaN is left out
+    const std::int64_t sum = block_reduce<Threads>(
+        mine, [](std::int64_t a, std::int64_t b) { return a + b; }, s.group.sums);
+    if (threadIdx.x == 0) sums[g] = sum;
+  }
+}
+
+/// softmax_sum over many blocks: the scores of candidates [first, first + Threads), from logits, orders and sums of all.
+template <int Threads>
+__device__ __forceinline__ void score_candidates(const rerank_input& in, const rerank_output& out, std::int64_t unit, const rerank_unit& u,
+                                                 std::int64_t first, unsigned blocks, choose_scratch<Threads>& s) {
+  for_each_head<Threads, true>(in, out, unit, blocks, [&](int g, const softmax_base& b, std::int64_t sum, float resident) {
+    s.group.base[g] = b.base;
+    s.group.factor[g] = softmax_share(b.largest, sum, resident);
+  });
+  __syncthreads();
+  const std::int64_t t = first + threadIdx.x;
+  if (t >= u.count) return;
+  const float* const logits = out.logits_of(unit) + t;
+  float score = 0;
+  for (int g = 0; g < out.group; ++g) score += rounded_product(quick_exp(logits[g * out.pitch] - s.group.base[g]), s.group.factor[g]);
+  out.scores[unit * out.pitch + t] = score;
+}
+
 /// The best of a unit's candidates from their logits, by one block that sees all of them. Leaves the unit's counters 0.
 ///
 /// has_orders  the counters hold the largest order of each head's logits
@@ -54,11 +118,7 @@ __device__ __forceinline__ void choose_best(group_rule rule, const rerank_input&
   if (scores == nullptr) scores = out.scores + unit * out.pitch;
   block_group_scores(rule, out.logits_of(unit), out.pitch, G, u.count, s.resident, has_orders ? s.orders : nullptr, scores, s.group);
   __syncthreads();
-  const std::int32_t* const ids = in.ids + unit * in.id_pitch;
-  std::int32_t* const chosen = out.chosen_of(unit);
-  const auto take = [&](std::int64_t i, std::int64_t t) { chosen[i] = ids[t]; };
-  const top_k_result best = block_top_k(scores, u.count, u.keep, s.best, take);
-  if (threadIdx.x == 0) out.chosen_counts[unit] = static_cast<std::int32_t>(best.taken);
+  choose_scored<Threads>(in, out, unit, u, scores, s);
 }
 
 /// Bytes of dynamic shared memory for the scores of a unit; 0 where there are too many.

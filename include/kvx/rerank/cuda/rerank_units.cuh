@@ -31,7 +31,12 @@ struct rerank_shape {
   std::int64_t whole_below = 0;
 
   KVX_HD constexpr std::int64_t units() const { return tokens * heads; }
+  /// Counters that launches leave 0: of each unit, and of the launch.
+  KVX_HD constexpr std::int64_t counters_needed() const { return units() * (group + 3) + 1; }
 };
+
+/// Candidates that one block takes at least: so many sums of exponentials are kept.
+inline constexpr int least_rerank_block = 256;
 
 /// Queries of a step and candidates of its units. Trivially copyable; all pointers are the device's.
 ///
@@ -58,21 +63,26 @@ struct rerank_input {
 ///
 /// chosen, chosen_counts   (units, chosen_pitch) tokens that are kept, ascending; how many (units)
 /// logits      (units, G, pitch); undefined where all candidates are chosen without a look
-/// scores      (units, pitch), where they do not fit shared memory
-/// counters    (units, G + 1): largest order of each head's logits, then the blocks that are done. 0 before and after every launch:
-///             clear_rerank once
+/// scores      (units, pitch), where the group's rule looks at all candidates or they do not fit shared memory
+/// sums        (units, sum_pitch, G) of exponentials of each block's candidates, in fixed point
+/// counters    of each unit (G + 3): largest order of each head's logits, blocks that are done with logits, with sums, with scores; then
+///             one of the launch. 0 before and after every launch: clear_rerank once
 struct rerank_output : rerank_shape {
   std::int32_t* chosen = nullptr;
   std::int32_t* chosen_counts = nullptr;
   float* logits = nullptr;
   float* scores = nullptr;
+  std::int64_t* sums = nullptr;
   std::uint32_t* counters = nullptr;
   std::int64_t chosen_pitch = 0;
   std::int64_t pitch = 0;
+  std::int64_t sum_pitch = 0;
 
   KVX_HD constexpr std::int32_t* chosen_of(std::int64_t unit) const { return chosen + unit * chosen_pitch; }
   KVX_HD constexpr float* logits_of(std::int64_t unit) const { return logits + unit * group * pitch; }
-  KVX_HD constexpr std::uint32_t* counters_of(std::int64_t unit) const { return counters + unit * (group + 1); }
+  KVX_HD constexpr std::uint32_t* counters_of(std::int64_t unit) const { return counters + unit * (group + 3); }
+  KVX_HD constexpr std::uint32_t* started() const { return counters + units() * (group + 3); }
+  KVX_HD constexpr std::int64_t* sums_of(std::int64_t unit) const { return sums + unit * sum_pitch * group; }
 };
 
 /// Lays the arrays out in memory of the device, at a multiple of 256 bytes; a null pointer counts the bytes.
@@ -87,7 +97,9 @@ inline rerank_output plan_rerank(const rerank_shape& shape, scratch_parts& memor
   r.chosen_counts = memory.take<std::int32_t>(units);
   r.logits = memory.take<float>(units * shape.group * r.pitch);
   r.scores = memory.take<float>(units * r.pitch);
-  r.counters = memory.take<std::uint32_t>(units * (shape.group + 1));
+  r.sum_pitch = ceil_div(shape.candidates, least_rerank_block);
+  r.sums = memory.take<std::int64_t>(units * r.sum_pitch * shape.group);
+  r.counters = memory.take<std::uint32_t>(shape.counters_needed());
   return r;
 }
 
@@ -101,7 +113,7 @@ inline std::int64_t rerank_scratch(const device&, const rerank_shape& shape) {
 /// Sets the counters to 0: once, before the first launch that uses them.
 inline void clear_rerank(const device& exec, const rerank_output& r) {
   const current_device here(exec.ordinal);
-  const auto bytes = static_cast<std::size_t>(r.units() * (r.group + 1)) * sizeof(std::uint32_t);
+  const auto bytes = static_cast<std::size_t>(r.counters_needed()) * sizeof(std::uint32_t);
   check("cudaMemsetAsync", cudaMemsetAsync(r.counters, 0, bytes, exec.stream));
 }
 

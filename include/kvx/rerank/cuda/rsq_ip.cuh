@@ -4,6 +4,7 @@
 #include <kvx/backend/cuda/collectives.cuh>
 #include <kvx/backend/cuda/dynamic_shared.cuh>
 #include <kvx/backend/cuda/launch.cuh>
+#include <kvx/backend/cuda/phases.cuh>
 #include <kvx/backend/cuda/ticket.cuh>
 #include <kvx/backend/device.cuh>
 #include <kvx/core/check.hpp>
@@ -159,33 +160,64 @@ __device__ __forceinline__ void code_logits(const rerank_codes_arguments& a, std
   }
 }
 
-/// One block of one unit.
+/// Candidates [first, first + Threads) of one unit: logits, then, when all blocks of the unit have theirs, what softmax_sum makes of
+/// them. The last block of a unit chooses.
+///
+/// what        blocks are numbered as they start: first those that compute logits, then those that add exponentials, then those that
+///             score. Only later ones wait for earlier ones. Other rules need logits alone
 template <int Threads, int Bits, int Heads, bool OneWeight>
 __global__ void __launch_bounds__(Threads, 1) rerank_codes_kernel(rerank_codes_arguments a) {
   __shared__ rerank_unit u;
+  __shared__ unsigned number;
   __shared__ union {
     code_units queries;
     choose_scratch<Threads> choose;
   } scratch;
   __shared__ std::int8_t table[Bits == 8 ? 512 : 1];
-  const std::int64_t unit = blockIdx.x / a.blocks, first = std::int64_t{blockIdx.x % a.blocks} * Threads;
-  if (threadIdx.x == 0) u.read(a.batch, a.in, a.out, unit);
+  const bool sums = a.rule.by == group_rule::kind::softmax_sum;
+  const auto each = static_cast<unsigned>(a.out.units()) * a.blocks;  // blocks of a phase
+  if (threadIdx.x == 0) {
+    number = sums ? start_number(a.out.started(), 3 * each) : blockIdx.x;
+    u.read(a.batch, a.in, a.out, number % each / a.blocks);
+  }
   __syncthreads();
+  const unsigned phase = number / each;
+  const std::int64_t unit = number % each / a.blocks, first = std::int64_t{number % a.blocks} * Threads;
   if (u.count <= 0 || (a.takes_all && u.count <= u.keep)) {
-    if (first == 0) choose_all<Threads>(a.in, a.out, unit, u.count > 0 ? u.count : 0);
+    if (first == 0 && phase == 0) choose_all<Threads>(a.in, a.out, unit, u.count > 0 ? u.count : 0);
     return;
   }
   if (first >= u.count) return;
-  auto* const shared = dynamic_shared<std::byte>();
-  auto* const whole = reinterpret_cast<std::int8_t*>(shared);
-  load_code_queries<Threads, Heads>(a, unit, whole, scratch.queries);
-  if constexpr (Bits == 8) fill_signed_levels(a.layout, static_cast<int>(threadIdx.x), Threads, table);
-  __syncthreads();
-  code_logits<Threads, Bits, Heads, OneWeight>(a, unit, u, first, whole, signed_levels<Bits>(a.layout, table), scratch.queries);
   const auto blocks = static_cast<unsigned>((u.count + Threads - 1) / Threads);
-  if (!arrives_last(a.out.counters_of(unit) + a.out.group, blocks)) return;
-  choose_best(a.rule, a.in, a.out, unit, u, a.rule.by == group_rule::kind::softmax_sum,
-              a.shares_scores ? reinterpret_cast<float*>(shared) : nullptr, scratch.choose);
+  unsigned* const done = a.out.counters_of(unit) + a.out.group;  // (3)
+  auto* const shared = dynamic_shared<std::byte>();
+  if (phase == 0) {
+    auto* const whole = reinterpret_cast<std::int8_t*>(shared);
+    load_code_queries<Threads, Heads>(a, unit, whole, scratch.queries);
+    if constexpr (Bits == 8) fill_signed_levels(a.layout, static_cast<int>(threadIdx.x), Threads, table);
+    __syncthreads();
+    code_logits<Threads, Bits, Heads, OneWeight>(a, unit, u, first, whole, signed_levels<Bits>(a.layout, table), scratch.queries);
+    if (sums) return tell_done(done);
+    if (!arrives_last(done, blocks)) return;
+    return choose_best(a.rule, a.in, a.out, unit, u, false, a.shares_scores ? reinterpret_cast<float*>(shared) : nullptr, scratch.choose);
+  }
+  if (phase == 1) {
+    wait_for(done, blocks);
+    sum_exponentials(a.in, a.out, unit, u, first, scratch.choose);
+    return tell_done(done + 1);
+  }
+  wait_for(done + 1, blocks);
+  score_candidates(a.in, a.out, unit, u, first, blocks, scratch.choose);
+  if (!arrives_last(done + 2, blocks)) return;
+  for (int i = static_cast<int>(threadIdx.x); i < a.out.group + 2; i += Threads) a.out.counters_of(unit)[i] = 0;
+  const float* scores = a.out.scores + unit * a.out.pitch;
+  if (a.shares_scores) {
+    auto* const near = reinterpret_cast<float*>(shared);
+    for (std::int64_t t = threadIdx.x; t < u.count; t += Threads) near[t] = scores[t];
+    scores = near;
+    __syncthreads();
+  }
+  choose_scored(a.in, a.out, unit, u, scores, scratch.choose);
 }
 
 /// The launch, for codes of `Bits` bits.
@@ -194,12 +226,13 @@ void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight,
   const auto run = [&]<int Heads>() {
     constexpr int threads = rerank_threads<Heads>;
     const std::int64_t blocks = a.out.candidates > 0 ? ceil_div(a.out.candidates, threads) : 1;
-    require_range("rerank: blocks", blocks * a.out.units(), 0, INT32_MAX, where);
+    const std::int64_t phases = a.rule.by == group_rule::kind::softmax_sum ? 3 : 1;
+    require_range("rerank: blocks", phases * blocks * a.out.units(), 0, INT32_MAX, where);
     a.blocks = static_cast<unsigned>(blocks);
     const std::size_t queries =
         static_cast<std::size_t>(padded_rerank_heads<Heads>(a.out.group)) * static_cast<std::size_t>(a.layout.chunks() * code_chunk_dims);
     const std::size_t scores = a.shares_scores ? shared_score_bytes(a.out.candidates) : 0;
-    const launch_shape shape = {.grid = dim3(static_cast<unsigned>(a.out.units() * a.blocks)),
+    const launch_shape shape = {.grid = dim3(static_cast<unsigned>(phases * blocks * a.out.units())),
                                 .threads = threads,
                                 .shared_bytes = queries > scores ? queries : scores};
     if (one_weight) {
@@ -219,7 +252,8 @@ void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight,
 ///             if the sketch has norms
 /// shapes      see rerank_input, rerank_output; page.key_dim D; columns of the layer, batch: items under the page ids of the columns.
 ///             What lies behind a unit's counts is not read, and units without candidates choose none
-/// cost        one launch: 512 candidates a block (256 for groups above 4), the last block of a unit chooses; reads bits D / 8 + 2 D / m
+/// cost        one launch: 512 candidates a block (256 for groups above 4); of softmax_sum's exponentials each block takes its part, and
+///             the last block of a unit chooses; reads bits D / 8 + 2 D / m
 /// bytes a candidate exactness   the host's bits: logits, scores and choice; the counters are maxima and counts of integers, so the order
 /// of blocks does
 ///             not matter. A key that is never found gets NaN and is not chosen
