@@ -96,6 +96,14 @@ class bucket_case {
     search_ = plan_search(shape_, memory, static_cast<int>(chunk));
   }
 
+  /// Changes the length of a sequence on the device, as a later step does; not beyond what was planned.
+  void set_length(std::size_t entry, std::int64_t length) {
+    items_[entry].length = length;
+    batch_item item = items_[entry];
+    item.pages = pages_.data() + first_page_[entry];
+    device_items_.write({&item, 1}, entry);
+  }
+
   const bucket_search& search() const { return search_; }
   const scanned_columns& on_device() const { return on_device_; }
   device_batch batch() const {

@@ -156,6 +156,24 @@ __device__ __forceinline__ bool nothing_to_scan(const bucket_search& s, const un
   return true;
 }
 
+/// Reads the page ids of a chunk and clears its histogram. A barrier must follow.
+template <int Threads>
+__device__ __forceinline__ void begin_chunk(const unit_zone& zone, const scanned_chunk& c, const scan_shared& shared) {
+  for (int i = static_cast<int>(threadIdx.x); i < c.pages; i += Threads) shared.ids[i] = zone.pages[c.page + i];
+  for (int i = static_cast<int>(threadIdx.x); i < 256; i += Threads) shared.histogram[i] = 0;
+}
+
+/// Where the signs of a slot lie, and its norm byte or null.
+struct slot_columns {
+  const std::uint8_t* signs;
+  const std::uint8_t* norms;
+
+  __device__ __forceinline__ slot_columns(const bucket_search& s, const scanned_columns& columns, std::int32_t page, std::int64_t head,
+                                          int slot)
+      : signs(reinterpret_cast<const std::uint8_t*>(columns.signs.at(page, head)) + slot),
+        norms(s.sketch.norms ? reinterpret_cast<const std::uint8_t*>(columns.norms.at(page, head)) + slot : nullptr) {}
+};
+
 template <int Threads, int Words, bool Wide>
 __global__ void __launch_bounds__(Threads)
     scan_sign_sums_kernel(const bucket_search s, const scanned_columns columns, const device_batch batch) {
@@ -168,8 +186,7 @@ __global__ void __launch_bounds__(Threads)
   const sign_scorer scorer(parts, sign_sum_record_of(s.sketch, s.by, dim, s.group), pages_of_chunk(s));
   const scan_shared shared(parts, pages_of_chunk(s));
   const std::byte* const prepared = s.queries + c.unit * s.query_pitch;
-  for (int i = static_cast<int>(threadIdx.x); i < c.pages; i += Threads) shared.ids[i] = zone.pages[c.page + i];
-  for (int i = static_cast<int>(threadIdx.x); i < 256; i += Threads) shared.histogram[i] = 0;
+  begin_chunk<Threads>(zone, c, shared);
   copy_words(prepared, scorer.record, scorer.at.page_queries, Threads);
   if (scorer.at.page_dim > 0) scorer.fetch_queries(prepared, 0, Threads);
   __syncthreads();
@@ -180,11 +197,9 @@ __global__ void __launch_bounds__(Threads)
       [&](int p, int head, float dot) {
         if (s.page_dots != nullptr && (p > 0 || c.slot == 0)) s.page_dots_of(c.unit)[(first + p) * s.group + head] = dot;
       });
-  const bool norms = s.sketch.norms;
   score_chunk<Threads>(s, zone, c, shared.histogram, [&](int page, int slot, int keys) {
-    const auto* const signs = reinterpret_cast<const std::uint8_t*>(columns.signs.at(shared.ids[page], c.head));
-    const auto* const bytes = norms ? reinterpret_cast<const std::uint8_t*>(columns.norms.at(shared.ids[page], c.head)) + slot : nullptr;
-    return scorer.score<Words, Wide>(signs + slot, P, planes, bytes, keys, page);
+    const slot_columns at(s, columns, shared.ids[page], c.head, slot);
+    return scorer.score<Words, Wide>(at.signs, P, planes, at.norms, keys, page);
   });
   __syncthreads();
   finish_chunk<Threads>(s, zone, c, shared.histogram);
