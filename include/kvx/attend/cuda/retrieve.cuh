@@ -12,8 +12,7 @@
 #include <kvx/core/element.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
-#include <kvx/index/cuda/scan_buckets.cuh>
-#include <kvx/index/cuda/select_candidates.cuh>
+#include <kvx/index/cuda/sign_buckets.cuh>
 #include <kvx/index/cuda/sign_sums.cuh>
 #include <kvx/index/cuda/unit_zone.cuh>
 #include <kvx/layout/cuda/batch_token.cuh>
@@ -116,8 +115,8 @@ void prepare_units(const device& exec, const prepare_call<E, T>& call) {
 /// Attention of the new tokens of a batch over the sinks, the recent tokens and what is selected for each KV head.
 ///
 /// what        launches: prepare (queries, attention to residents, search); scan; select; rerank, whose last block of a unit chooses;
-///             attention to the chosen rows, whose last block of a unit merges and finishes. Votes add two, before the scan; codes with a
-///             centre one, before the reranking, where the search has not left the pages' terms
+///             attention to the chosen rows, whose last block of a unit merges and finishes. Votes add two and a memset, before the scan;
+///             codes with a centre one, before the reranking, where the search has not left the pages' terms
 /// shapes      q (N, Q, D), out (N, Q, Dv), lse (N, Q) or a null view, N = rows_of.tokens; scratch and counters of
 ///             attend_retrieved_scratch for rows_of.tokens and rows_of.longest
 /// zones       within a step every token uses the edge of the committed length before it
@@ -151,8 +150,11 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
   to.chosen.counters = counters.data() + to.tickets;
 
   prepare_units<Page>(exec, call);
-  scan_sign_sums(exec, to.search, call.columns, layer.columns_of);
-  select_candidates(exec, to.search, layer.columns_of);
+  if (by.score == bucket_scoring::rule::votes) {
+    count_buckets(exec, to.search, call.columns, layer.columns_of);
+    prepare_votes(exec, to.search, layer.columns_of, {to.rotated, to.plain, to.lse, call.scale});
+  }
+  find_candidates(exec, to.search, call.columns, layer.columns_of, where);
   row_ids ids{to.search.ids, to.search.counts, to.search.id_pitch, to.search.id_pitch};
   if constexpr (!std::is_same_v<Reranker, pass_through>) {
     rerank_input in{.ids = to.search.ids, .counts = to.search.counts, .id_pitch = to.search.id_pitch};
