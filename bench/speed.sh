@@ -73,6 +73,14 @@ mkdir -p build/results
       break
     fi
   done
+  if wanted rans_decode_vs_libdeflate_low || wanted rans_decode_vs_libdeflate_high || wanted rans_decode_vs_scalar; then
+    build_bench bench_rans
+    "$bench_folder/codec/bench_rans" "$filter"
+  fi
+  if wanted decode_vs_gemm || wanted encode_vs_decode || wanted checksums_vs_decode; then
+    build_bench bench_chunk
+    "$bench_folder/codec/bench_chunk" "$filter"
+  fi
   if wanted step_overhead || wanted fork_rows_copied || wanted fork_vs_step; then
     build_bench bench_steps
     "$bench_folder/cache/bench_steps" "$filter"
