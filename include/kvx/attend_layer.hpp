@@ -99,7 +99,7 @@ void attend_layer(const host& exec, const Spec& spec, const Memory& place, const
                                  {place.rows, key_columns_of(place.side), Spec::sketch, Spec::zones, run.rows_of, run.columns_of,
                                   run.balances, run.balance_at, value_columns_of(place.side)},
                                  Spec::index_type::scoring, spec.reranker, Spec::layout_type::shape, q, out, lse,
-                                 {options.keep, options.breadth, options.scale, options.soft_cap, options.others}, scratch);
+                                 {options.keep, options.breadth, options.scale, options.soft_cap, options.others, options.budget}, scratch);
         } else {
           attend_dense<E, T>(exec, place.rows, run.rows_of, q, out, lse, dense, scratch);
         }

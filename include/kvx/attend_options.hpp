@@ -2,6 +2,7 @@
 // How one call of attend computes.
 
 #include <kvx/attend/audit.hpp>
+#include <kvx/attend/retrieve.hpp>
 #include <kvx/attend/tiers.hpp>
 #include <kvx/index/sign_buckets.hpp>
 
@@ -17,6 +18,7 @@ namespace kvx {
 /// scale       multiplies q.k; 0 means 1 / sqrt(D)
 /// soft_cap    c > 0 replaces a score s by c tanh(s / c), after scaling
 /// lse         optional, (N, Q): log of the sum of exp(score), in nats; -inf where nothing was seen
+/// budget      whether `keep` counts rows of a KV head, of a layer's heads together, or is the most that an estimate may ask for
 /// others      which tiers take part beside the rows that are kept, where the composition has tiers
 /// audit       optional: a retrieving layer attends densely too, and what was missed is added here. It allocates, and costs a dense step
 struct attend_options {
@@ -27,6 +29,7 @@ struct attend_options {
   route path = route::by_length;
   float scale = 0;
   float soft_cap = 0;
+  retrieve_budget budget = {};
   tier_options others = {};
   float* lse = nullptr;
   attention_audit* audit = nullptr;

@@ -147,6 +147,54 @@ TEST_CASE("skipping values moves outputs by no more than it says") {
   CHECK(moved(.125f) < moved(1));
 }
 
+TEST_CASE("a budget of the layer: the best rows of all heads together, as many as the heads would have had") {
+  retrieve_shape s = shape_of(40, 2, {400, 90, 300});
+  s.rows.heads = 3;
+  s.queries = 2;
+  tiered_case<4> c(s);
+  for (std::size_t i = 0; i < c.q.size(); ++i) c.q[i] *= static_cast<float>(1 + i / (2 * 40) % 3);  // heads that are more and less sure
+  std::vector<std::int64_t> counts;
+  for (const std::int64_t keep : {1, 12, 30}) {
+    retrieve_options o{.keep = keep, .breadth = {.fraction = .3, .per_kept = 0}, .others = {false, false}};
+    const retrieved own = c.attend(o);
+    o.budget.of = retrieve_budget::kind::layer;
+    const retrieved pooled = c.attend(o);
+    CHECK(distance(pooled, c.pooled(o, counts)) <= 1);
+    CHECK(c.attend<rsq_ip<4>>(o) == pooled);
+    CHECK(c.attend(o, {.threads = 4, .parallel = std_threads()}) == pooled);
+    if (keep > 1) CHECK(*std::max_element(counts.begin(), counts.end()) > keep);
+    CHECK(own.out != pooled.out);
+  }
+  CHECK(distance(c.attend({.keep = everything, .budget = {retrieve_budget::kind::layer}}), c.dense({})) <= 1);
+  s.rows.heads = 1;
+  const tiered_case<4> single(s);
+  retrieve_options o = with(7, .2);
+  const retrieved own = single.attend(o);
+  o.budget.of = retrieve_budget::kind::layer;
+  CHECK(single.attend(o) == own);
+}
+
+TEST_CASE("a budget by mass: rows until the estimates say that enough is held, at most keep") {
+  tiered_case<4> c(shape_of(64, 2, {700}));
+  for (float& x : c.q) x *= 2;
+  const auto attend = [&](float mass, std::int64_t keep) {
+    retrieve_options o{.keep = keep, .breadth = {.fraction = 1, .per_kept = 0}, .others = {false, false}};
+    o.budget = {retrieve_budget::kind::mass, mass};
+    return c.attend(o);
+  };
+  CHECK(distance(attend(1, 700), c.dense({})) <= 1);
+  CHECK(attend(0, 700) == c.attend<rsq_ip<4>>({.keep = 0, .breadth = {.fraction = 1, .per_kept = 0}}));
+  CHECK(attend(1, 25) == c.attend<rsq_ip<4>>({.keep = 25, .breadth = {.fraction = 1, .per_kept = 0}}));
+  const auto dense = c.dense({});
+  const retrieved got = attend(.9f, 700);
+  for (std::size_t h = 0; h < got.lse.size(); h += 2) {  // the mean of a group's heads; estimates are a few percent off
+    const double held =
+        (std::exp(static_cast<double>(got.lse[h]) - dense.lse[h]) + std::exp(static_cast<double>(got.lse[h + 1]) - dense.lse[h + 1])) / 2;
+    CHECK(held > .85);
+    CHECK(held < .95);
+  }
+}
+
 TEST_CASE("any number of threads gives the same bits") {
   const tiered_case<4> c(
       {.rows = {.heads = 3, .page_tokens = 64, .key_dim = 64, .value_dim = 64, .lengths = {900, 31, 2000, 500}}, .queries = 2});

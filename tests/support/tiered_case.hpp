@@ -91,6 +91,41 @@ class tiered_case : public retrieve_case {
     return r;
   }
 
+  /// Rows alone, a budget of keep rows a head that the heads of a layer share: a full sort of all their scores, ties to the lowest head and
+  /// token. And how many rows each (entry, new token, head) got.
+  dense_reference pooled(const retrieve_options& o, std::vector<std::int64_t>& counts) const {
+    dense_reference r;
+    counts.clear();
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      for (int query = 0; query < shape_.queries; ++query) {
+        struct place {
+          float score;
+          int head;
+          std::int32_t id;
+        };
+        std::vector<place> all;
+        for (int head = 0; head < shape_.rows.heads; ++head) {
+          const ranking one = rank(i, query, head, o);
+          for (std::size_t c = 0; c < one.ids.size(); ++c) all.push_back({one.score[c], head, one.ids[c]});
+        }
+        std::stable_sort(all.begin(), all.end(), [](const place& a, const place& b) { return a.score > b.score; });
+        all.resize(std::min(all.size(), static_cast<std::size_t>(o.keep * shape_.rows.heads)));
+        for (int head = 0; head < shape_.rows.heads; ++head) {
+          std::vector<std::int32_t> ids;
+          for (const place& p : all) {
+            if (p.head == head) ids.push_back(p.id);
+          }
+          counts.push_back(std::ssize(ids));
+          const auto part = attend_chosen(rows.view(), items_[i].pages, head, group(items_[i].first + query, head),
+                                          {residents(i, query), ids}, {o.scale, o.soft_cap});
+          r.out.insert(r.out.end(), part.out.begin(), part.out.end());
+          r.lse.insert(r.lse.end(), part.lse.begin(), part.lse.end());
+        }
+      }
+    }
+    return r;
+  }
+
   /// By the definition. Every V is read, whatever options say of skipping.
   tiered_reference in_tiers(const retrieve_options& o) const {
     tiered_reference r;
@@ -111,7 +146,30 @@ class tiered_case : public retrieve_case {
     double coded_norm = 0;  // of what comes from a value's code
   };
 
-  void add_unit(std::size_t i, int query, int head, const retrieve_options& o, tiered_reference& r) const {
+  /// The candidates of a group, ascending, with what ranks them.
+  struct ranking {
+    std::vector<char> proposed;  // (end of the zone)
+    std::vector<std::int32_t> ids;  // (C)
+    std::vector<float> logits;  // (G, C)
+    std::vector<float> score;  // (C)
+  };
+
+  bool found(const batch_item& of, int head, std::int64_t t) const {
+    return code_of(columns_, of.pages[t / shape_.rows.page_tokens], head).norms[t % shape_.rows.page_tokens] != never_found;
+  }
+  /// A page that may have a tail: all of it in the zone, and every key found.
+  bool whole(const batch_item& of, int head, std::int64_t begin, std::int64_t end, std::int64_t j) const {
+    const std::int64_t P = shape_.rows.page_tokens;
+    bool all = j * P >= begin && (j + 1) * P <= end;
+    for (std::int64_t t = j * P; all && t < (j + 1) * P; ++t) all = found(of, head, t);
+    return all;
+  }
+  std::int64_t left(const std::vector<char>& candidate, std::int64_t j) const {
+    const std::int64_t P = shape_.rows.page_tokens;
+    return P - std::count(candidate.begin() + j * P, candidate.begin() + (j + 1) * P, 1);
+  }
+
+  ranking rank(std::size_t i, int query, int head, const retrieve_options& o) const {
     const int G = shape_.group, D = shape_.rows.key_dim, Dv = shape_.rows.value_dim, P = shape_.rows.page_tokens;
     const batch_item& of = items_[i];
     const auto resident = residents(i, query);
@@ -129,39 +187,45 @@ class tiered_case : public retrieve_case {
                 tensor_view<float, 2>(sums.data(), G, Dv), scratch);
     for (const softmax_state& s : states) lse.push_back(s.lse());
 
+    ranking r;
     const bucket_zone zone{page(), columns_, head, of.pages, begin, end};
     const std::int64_t wanted = candidate_count(o.breadth, shape_.by, end - begin, o.keep);
     const scores coarse = plain_sign_sums(shape_.sketch, shape_.by.of, zone, {rotated, plain, lse.data(), scale}).all();
-    const auto proposed = plain_selection(coarse, begin, wanted);
-    std::vector<char> candidate(static_cast<std::size_t>(end), 0);
-    for (const std::int32_t t : proposed) candidate[static_cast<std::size_t>(t)] = 1;
-    const auto found = [&](std::int64_t t) { return code_of(columns_, of.pages[t / P], head).norms[t % P] != never_found; };
-    const auto whole = [&](std::int64_t j) {
-      bool all = j * P >= begin && (j + 1) * P <= end;
-      for (std::int64_t t = j * P; all && t < (j + 1) * P; ++t) all = found(t);
-      return all;
-    };
-    const auto left = [&](std::int64_t j) { return P - std::count(candidate.begin() + j * P, candidate.begin() + (j + 1) * P, 1); };
-    const bool coded = ValueBits > 0 && o.others.coded, tail = o.others.tail;
-    for (std::int64_t j = begin / P; coded && tail && j * P < end; ++j) {
-      if (whole(j) && left(j) >= fewest_in_tail) continue;
-      for (std::int64_t t = std::max(begin, j * P); t < std::min(end, (j + 1) * P); ++t) candidate[static_cast<std::size_t>(t)] = found(t);
+    r.proposed.assign(static_cast<std::size_t>(end), 0);
+    for (const std::int32_t t : plain_selection(coarse, begin, wanted)) r.proposed[static_cast<std::size_t>(t)] = 1;
+    for (std::int64_t j = begin / P; ValueBits > 0 && o.others.coded && o.others.tail && j * P < end; ++j) {
+      if (whole(of, head, begin, end, j) && left(r.proposed, j) >= fewest_in_tail) continue;
+      for (std::int64_t t = std::max(begin, j * P); t < std::min(end, (j + 1) * P); ++t)
+        r.proposed[static_cast<std::size_t>(t)] = found(of, head, t);
     }
-    std::vector<std::int32_t> ids;
     for (std::int64_t t = begin; t < end; ++t) {
-      if (candidate[static_cast<std::size_t>(t)] != 0) ids.push_back(static_cast<std::int32_t>(t));
+      if (r.proposed[static_cast<std::size_t>(t)] != 0) r.ids.push_back(static_cast<std::int32_t>(t));
     }
-    const std::vector<float> logits =
-        code_logits<4>(shape_.sketch, head_view<float>{rows.view(), columns_, of.pages, head}, {plain, rotated, scale}, ids);
-    std::vector<float> score(ids.size());
-    scratch.resize(static_cast<std::size_t>(group_scores_scratch(one, shape_.rule, G, std::ssize(ids))));
-    group_scores(one, shape_.rule, tensor_view<const float, 2>(logits.data(), G, std::ssize(ids)), lse, score, scratch);
+    r.logits = code_logits<4>(shape_.sketch, head_view<float>{rows.view(), columns_, of.pages, head}, {plain, rotated, scale}, r.ids);
+    r.score.resize(r.ids.size());
+    scratch.resize(static_cast<std::size_t>(group_scores_scratch(one, shape_.rule, G, std::ssize(r.ids))));
+    group_scores(one, shape_.rule, tensor_view<const float, 2>(r.logits.data(), G, std::ssize(r.ids)), lse, r.score, scratch);
+    return r;
+  }
+
+  void add_unit(std::size_t i, int query, int head, const retrieve_options& o, tiered_reference& r) const {
+    const int G = shape_.group, D = shape_.rows.key_dim, Dv = shape_.rows.value_dim, P = shape_.rows.page_tokens;
+    const batch_item& of = items_[i];
+    const auto resident = residents(i, query);
+    const std::int64_t begin = resident[0].end, end = resident[1].begin;
+    const float scale = o.scale != 0 ? o.scale : 1 / std::sqrt(static_cast<float>(D));
+    const tensor_view<const float, 2> plain = group(of.first + query, head);
+    const ranking ranked = rank(i, query, head, o);
+    const std::vector<std::int32_t>& ids = ranked.ids;
+    const std::vector<float>& logits = ranked.logits;
+    std::vector<char> candidate = ranked.proposed;
     std::vector<std::size_t> order(ids.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return score[a] > score[b]; });
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return ranked.score[a] > ranked.score[b]; });
     order.resize(std::min(order.size(), static_cast<std::size_t>(o.keep)));
     std::vector<char> kept(ids.size(), 0);
     for (const std::size_t c : order) kept[c] = 1;
+    const bool coded = ValueBits > 0 && o.others.coded, tail = o.others.tail;
     if (!coded) {
       std::fill(candidate.begin(), candidate.end(), 0);
       for (const std::size_t c : order) candidate[static_cast<std::size_t>(ids[c])] = 1;
@@ -217,11 +281,11 @@ class tiered_case : public retrieve_case {
         }
       }
       for (std::int64_t j = begin / P; tail && j * P < end; ++j) {
-        if (!whole(j) || left(j) < fewest_in_tail) continue;
-        const auto n = static_cast<double>(left(j));
+        if (!whole(of, head, begin, end, j) || left(candidate, j) < fewest_in_tail) continue;
+        const auto n = static_cast<double>(left(candidate, j));
         all.push_back({capped(term(j) - deviation[static_cast<std::size_t>(j)] / n), n, mean_value(j)});
         r.tails += g == 0 ? 1 : 0;
-        r.tail_tokens += g == 0 ? left(j) : 0;
+        r.tail_tokens += g == 0 ? left(candidate, j) : 0;
       }
 
       double most = -std::numeric_limits<double>::infinity(), sum = 0, largest = 0, squares = 0;

@@ -10,12 +10,26 @@
 
 namespace kvx {
 
+/// How `keep` is meant.
+///
+/// head        so many rows for each KV head
+/// layer       as many in all, for the KV heads of a layer together: the best of all their scores, which the softmax sum makes comparable
+/// mass        a head takes rows until those and the residents hold `mass` of its attention by the estimates; at most `keep`. Needs the
+///             softmax sum
+/// source      ours: measured.md section 1
+struct retrieve_budget {
+  enum class kind : std::uint8_t { head, layer, mass };
+  kind of = kind::head;
+  float mass = .95f;
+};
+
 /// Budget and breadth of one call.
 ///
 /// keep        retrieved tokens that take part, per KV head; more than the zone holds makes attention dense
 /// breadth     how many candidates the index proposes
 /// scale       multiplies q.k; 0 means 1 / sqrt(D)
 /// soft_cap    c > 0 replaces a score s by c tanh(s / c), after scaling
+/// budget      what `keep` counts
 /// others      which tiers take part, where the composition has any; with tiers, keep may be 0
 struct retrieve_options {
   std::int64_t keep = 256;
@@ -23,6 +37,7 @@ struct retrieve_options {
   float scale = 0;
   float soft_cap = 0;
   tier_options others = {};
+  retrieve_budget budget = {};
 };
 
 /// A sequence shorter than this is attended to densely: retrieval would read as much.

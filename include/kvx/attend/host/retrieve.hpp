@@ -1,106 +1,61 @@
 #pragma once
-// Attention of decode steps over {sink, selected, recent} on the host: search, rerank, selection and attention of one head in one go.
+// Attention of decode steps over {sink, selected, recent} on the host, for a batch.
 
-#include <kvx/attend/dense.hpp>
 #include <kvx/attend/host/dense_plan.hpp>
-#include <kvx/attend/host/rows.hpp>
-#include <kvx/attend/host/tiers.hpp>
+#include <kvx/attend/host/retrieve_head.hpp>
 #include <kvx/attend/retrieve.hpp>
-#include <kvx/attend/rows.hpp>
 #include <kvx/backend/host.hpp>
-#include <kvx/core/check.hpp>
+#include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
-#include <kvx/index/host/group_rule.hpp>
-#include <kvx/index/host/sign_buckets.hpp>
-#include <kvx/rerank/head_view.hpp>
-#include <kvx/rerank/host/exact.hpp>
-#include <kvx/rerank/host/rsq_ip.hpp>
-#include <kvx/rerank/pass_through.hpp>
-#include <kvx/rerank/tiers.hpp>
 #include <kvx/sketch/host/top_k.hpp>
-#include <kvx/sketch/value_code.hpp>
-#include <kvx/transform/srht.hpp>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 namespace kvx {
 
-/// One layer as retrieval reads it.
-///
-/// sketch      how the keys are coded
-/// columns_of  the batch under the page ids of the columns; with rows of the caller's those differ from the rows' own
-/// balances    (entries) diagonals, those of this layer (H, D) begin at `balance_at`; null for none; empty: none at all
-/// values      columns of the values, where the reranker has tiers
-template <class E>
-struct retrieve_layer {
-  row_view<const E> rows;
-  key_columns columns;
-  key_sketch sketch;
-  kvx::zones zones;
-  std::span<const batch_item> rows_of;
-  std::span<const batch_item> columns_of;
-  std::span<const float* const> balances;
-  std::int64_t balance_at = 0;
-  value_columns values = {};
-};
-
 namespace host_retrieve {
 
-/// How tokens take part whose rows are not read.
-template <class Reranker>
-constexpr tiers others_of() {
-  if constexpr (requires { Reranker::others; }) return Reranker::others;
-  return {};
-}
+/// What heads share that have one budget.
+struct pool {
+  static constexpr std::int64_t head_bytes = 1024;  // of a retrieving_head, at most
 
-/// Scratch of one worker, for sequences of at most `tokens` tokens.
-template <class Reranker>
-struct parts {
-  float* plain;           // (G, D)
-  float* rotated;         // (G, D)
-  softmax_state* states;  // (G)
-  float* lse;             // (G)
-  float* sums;            // (G, Dv)
-  std::int32_t* ids;      // (C)
-  std::int32_t* chosen;   // (C)
-  float* logits;          // (G, C)
-  float* scores;          // (C)
-  float* page_dots;       // (pages, G)
-  std::byte* stage;       // of one stage after the other
-  std::int64_t stage_bytes;
+  float* scores;            // (H tokens), head after head
+  std::int32_t* positions;  // (H tokens)
+  std::int64_t* keep;       // (H)
+  std::byte* heads;         // (H) retrieving_head
 
-  parts(scratch_parts& s, const key_sketch& sketch, const bucket_scoring& by, const Reranker& reranker, page_shape page, std::int64_t G,
-        std::int64_t tokens) {
-    plain = s.take<float>(G * page.key_dim);
-    rotated = s.take<float>(G * page.key_dim);
-    states = s.take<softmax_state>(G);
-    lse = s.take<float>(G);
-    sums = s.take<float>(G * page.value_dim);
-    ids = s.take<std::int32_t>(tokens);
-    chosen = s.take<std::int32_t>(tokens);
-    logits = s.take<float>(G * tokens);
-    scores = s.take<float>(tokens);
-    page_dots = s.take<float>((ceil_div(tokens, std::int64_t{page.tokens}) + 1) * G);
-    const host serial{.threads = 1};
-    const row_view<const float> shape{{}, {}, 1, page.tokens, page.key_dim, page.value_dim};
-    stage_bytes = std::max({search_bytes(sketch, by, page, static_cast<int>(G), tokens), attend_rows_scratch(serial, shape, G, tokens),
-                            group_scores_scratch(serial, reranker.rule, G, tokens)});
-    if constexpr (!std::is_same_v<Reranker, pass_through>) {
-      stage_bytes = std::max(stage_bytes, rerank_scratch(serial, reranker, page.key_dim, G));
-    }
-    if constexpr (any(others_of<Reranker>())) {
-      stage_bytes = std::max(stage_bytes, attend_tiers_scratch(page, others_of<Reranker>().value_bits, G, tokens));
-    }
-    stage = s.take<std::byte>(stage_bytes);
-  }
+  pool(scratch_parts& s, std::int64_t count, std::int64_t tokens)
+      : scores(s.take<float>(count * tokens)),
+        positions(s.take<std::int32_t>(count * tokens)),
+        keep(s.take<std::int64_t>(count)),
+        heads(s.take<std::byte>(count * head_bytes)) {}
 };
+
+/// Divides a budget among heads: each keeps its part of the best of all scores, ties to the lowest head.   each(h): scores of head h
+template <class Scores>
+void divide(std::int64_t heads, std::int64_t budget, const Scores& each, const pool& p) {
+  std::int64_t count = 0;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const std::span<const float> scores = each(h);
+    std::copy(scores.begin(), scores.end(), p.scores + count);
+    count += static_cast<std::int64_t>(scores.size());
+  }
+  const std::span<const float> all(p.scores, static_cast<std::size_t>(count));
+  const std::int64_t taken = top_k<std::int32_t>(host{.threads = 1}, all, budget, {p.positions, static_cast<std::size_t>(count)}).taken;
+  std::int64_t end = 0, i = 0;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    end += static_cast<std::int64_t>(each(h).size());
+    p.keep[h] = 0;
+    for (; i < taken && p.positions[i] < end; ++i) ++p.keep[h];
+  }
+}
 
 }  // namespace host_retrieve
 
@@ -110,104 +65,10 @@ std::int64_t attend_retrieved_scratch(const host& exec, const key_sketch& sketch
                                       page_shape page, int heads, int query_heads, std::int64_t queries, std::int64_t tokens) {
   scratch_parts s;
   host_retrieve::parts<Reranker>(s, sketch, by, reranker, page, query_heads / heads, tokens);
-  return 64 + host_dense::workers_of(exec, queries * heads) * s.used;
-}
-
-/// One new token and KV head.
-///
-/// what        resident rows first, whose log-sum-exp ranks the others; candidates from the index; their logits from the reranker;
-///             the best `keep` by the group rule; their rows into the same softmax
-template <class E, class T, class Reranker>
-void retrieve_head(const retrieve_layer<E>& layer, const bucket_scoring& by, const Reranker& reranker, page_shape page, std::size_t item,
-                   std::int64_t query, std::int64_t head, tensor_view<const T, 3> q, tensor_view<T, 3> out, tensor_view<float, 2> lse,
-                   const retrieve_options& options, const host_retrieve::parts<Reranker>& part) {
-  const host serial{.threads = 1};
-  const batch_item& of = layer.rows_of[item];
-  const std::int64_t G = q.extents[1] / layer.rows.heads, D = page.key_dim, Dv = page.value_dim;
-  const std::int64_t row = of.first + query, n = of.length - of.queries + query + 1;
-  const std::int64_t end = std::min(edge(layer.zones, of.length - of.queries, page.tokens), n);
-  const std::int64_t begin = std::min<std::int64_t>(layer.zones.sink, end);
-  const float scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(D));
-
-  const float* balance = layer.balances.empty() ? nullptr : layer.balances[item];
-  if (balance != nullptr) balance += layer.balance_at + head * D;
-  for (std::int64_t g = 0; g < G; ++g) {
-    float* const plain = part.plain + g * D;
-    for (std::int64_t d = 0; d < D; ++d) plain[d] = to_float(*q.at(row, head * G + g, d));
-    float* const rotated = part.rotated + g * D;
-    for (std::int64_t d = 0; d < D; ++d) rotated[d] = balance != nullptr ? plain[d] / balance[d] : plain[d];
-    rotate(rotated, static_cast<std::size_t>(D), layer.sketch.seed);
-  }
-  const tensor_view<const float, 2> plain(static_cast<const float*>(part.plain), G, D),
-      rotated(static_cast<const float*>(part.rotated), G, D);
-  const std::span states(part.states, static_cast<std::size_t>(G));
-  const tensor_view<float, 2> sums(part.sums, G, Dv);
-  const std::span stage(part.stage, static_cast<std::size_t>(part.stage_bytes));
-  const row_options how{scale, options.soft_cap};
-  std::fill(states.begin(), states.end(), softmax_state{});
-  const token_range resident[] = {{0, begin}, {end, n}};
-  attend_rows(serial, layer.rows, of.pages, head, plain, {resident, {}}, how, states, sums, stage);
-  for (std::int64_t g = 0; g < G; ++g) part.lse[g] = part.states[g].lse();
-
-  constexpr tiers others = host_retrieve::others_of<Reranker>();
-  const tier_options tiered{others.value_bits > 0 && options.others.coded, others.tail && options.others.tail, options.others.skip};
-  const bool ranks = !std::is_same_v<Reranker, pass_through>;
-  const std::int64_t wanted = ranks ? candidate_count(options.breadth, by, end - begin, options.keep) : std::min(options.keep, end - begin);
-  if (wanted > 0 && (options.keep > 0 || tiered.coded || tiered.tail)) {
-    const std::int32_t* const column_pages = layer.columns_of[item].pages;
-    const bucket_zone zone{page, layer.columns, head, column_pages, begin, end};
-    std::int64_t found = search_buckets(serial, layer.sketch, by, zone, {rotated, plain, part.lse, scale}, options.breadth, wanted,
-                                        part.ids, stage, part.page_dots);
-    std::int32_t* ids = part.ids;
-    std::int32_t* positions = part.chosen;
-    if (tiered.coded && tiered.tail) {
-      found = complete_pages(zone, {ids, static_cast<std::size_t>(found)}, positions);
-      std::swap(ids, positions);
-    }
-    std::span<const std::int32_t> chosen(ids, static_cast<std::size_t>(found));
-    if constexpr (!std::is_same_v<Reranker, pass_through>) {
-      if (found > options.keep || !layer.sketch.norms || tiered.coded ||
-          tiered.tail) {  // a scan without norms proposes keys of NaN too: here they fall
-        const bool reads_rows = std::is_same_v<Reranker, exact>;
-        const head_view<E> from{layer.rows, layer.columns, reads_rows ? of.pages : column_pages, head};
-        const tensor_view<float, 2> logits(part.logits, G, found);
-        const float* const dots = leaves_page_dots(layer.sketch, by) ? part.page_dots : nullptr;
-        rerank(serial, reranker, layer.sketch, from, {plain, rotated, scale, dots, zone.first_page()}, chosen, logits, stage);
-        const std::span scores(part.scores, chosen.size());
-        group_scores(serial, reranker.rule, read_only(logits), {part.lse, static_cast<std::size_t>(G)}, scores, stage);
-        const top_k_result best = top_k<std::int32_t>(serial, scores, options.keep, std::span(positions, chosen.size()));
-        chosen = {positions, static_cast<std::size_t>(best.taken)};
-        if constexpr (any(others)) {
-          if (tiered.coded || tiered.tail) {
-            tensor_view<float, 2> taken_out = logits;                                               // (G, C) or (G, K)
-            std::span<const std::int32_t> members(ids, static_cast<std::size_t>(found));
-            if (!tiered.coded) {  // what is not chosen stays in the tail
-              for (std::int64_t g = 0; g < G; ++g) {
-                for (std::int64_t i = 0; i < best.taken; ++i) *logits.at(g, i) = *logits.at(g, positions[i]);
-              }
-              taken_out.extents[1] = best.taken;
-              for (std::int64_t i = 0; i < best.taken; ++i) {
-                ids[i] = ids[positions[i]];
-                positions[i] = static_cast<std::int32_t>(i);
-              }
-              members = members.first(static_cast<std::size_t>(best.taken));
-            }
-            attend_tiers<others.value_bits>(
-                {zone, layer.values, others.value_bits, layer.sketch.seed, members, chosen, plain, dots, scale, options.soft_cap}, tiered,
-                taken_out, states, sums, stage);
-          }
-        }
-        for (std::int64_t i = 0; i < best.taken; ++i) positions[i] = ids[positions[i]];
-      }
-    }
-    attend_rows(serial, layer.rows, of.pages, head, plain, {{}, chosen}, how, states, sums, stage);
-  }
-  tensor_view<T, 2> to(out.at(row, head * G, 0), G, Dv);
-  to.strides[0] = out.strides[1];
-  to.strides[1] = out.strides[2];
-  finish_rows<T>(serial, states, read_only(sums), to);
-  if (lse.data == nullptr) return;
-  for (std::int64_t g = 0; g < G; ++g) *lse.at(row, head * G + g) = part.states[g].lse();
+  scratch_parts pooled;
+  host_retrieve::pool(pooled, heads, tokens);
+  // A budget of the whole layer holds every head's candidates at once. The memory is touched where it is used.
+  return 64 + std::max<std::int64_t>(host_dense::workers_of(exec, queries * heads), heads) * s.used + pooled.used;
 }
 
 /// Attention of the new tokens of a batch over the sinks, the recent tokens and what is selected for each KV head.
@@ -228,20 +89,47 @@ void attend_retrieved(const host& exec, const retrieve_layer<E>& layer, const bu
   }
   const std::int64_t H = layer.rows.heads, units = tokens * H;
   scratch_parts size;
-  host_retrieve::parts<Reranker>(size, layer.sketch, by, reranker, page, q.extents[1] / H, most);
+  const std::int64_t G = q.extents[1] / H;
+  host_retrieve::parts<Reranker>(size, layer.sketch, by, reranker, page, G, most);
   void* start = scratch.data();
   std::size_t space = scratch.size();
   auto* const first = static_cast<std::byte*>(std::align(64, 1, start, space));
+  const auto part_of = [&](std::int64_t i) {
+    scratch_parts memory{first + i * size.used};
+    return host_retrieve::parts<Reranker>(memory, layer.sketch, by, reranker, page, G, most);
+  };
+  const auto locate = [&](std::int64_t token) {  // entry of the batch, new token of it
+    std::size_t item = 0;
+    while (token >= layer.rows_of[item].queries) token -= layer.rows_of[item++].queries;
+    return std::pair(item, token);
+  };
+  using head_type = retrieving_head<E, Reranker>;
   const std::int64_t workers = host_dense::workers_of(exec, units);
+  if (options.budget.of == retrieve_budget::kind::layer) {
+    scratch_parts memory{first + std::max(workers, H) * size.used};
+    const host_retrieve::pool pool(memory, H, most);
+    static_assert(sizeof(head_type) <= host_retrieve::pool::head_bytes && std::is_trivially_destructible_v<head_type>);
+    const auto at = [&](std::int64_t h) { return reinterpret_cast<head_type*>(pool.heads + h * host_retrieve::pool::head_bytes); };
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      const auto [item, query] = locate(token);
+      for_each_task(exec, H, [&, item = item, query = query](std::int64_t h) {
+        std::construct_at(at(h), layer, by, reranker, page, item, query, h, G, options, part_of(h))->search(q);
+      });
+      host_retrieve::divide(
+          H, std::min(options.keep, most) * H, [&](std::int64_t h) { return at(h)->scores(); }, pool);
+      for_each_task(exec, H, [&](std::int64_t h) { at(h)->attend(pool.keep[h], out, lse); });
+    }
+    return;
+  }
   std::atomic<std::int64_t> claimed{0};
   for_each_task(exec, workers, [&](std::int64_t worker) {
-    scratch_parts memory{first + worker * size.used};
-    const host_retrieve::parts<Reranker> part(memory, layer.sketch, by, reranker, page, q.extents[1] / H, most);
+    const host_retrieve::parts<Reranker> part = part_of(worker);
     for (std::int64_t i = claimed.fetch_add(1); i < units; i = claimed.fetch_add(1)) {
-      std::size_t item = 0;
-      std::int64_t query = i / H;
-      while (query >= layer.rows_of[item].queries) query -= layer.rows_of[item++].queries;
-      retrieve_head(layer, by, reranker, page, item, query, i % H, q, out, lse, options, part);
+      const auto [item, query] = locate(i / H);
+      head_type head(layer, by, reranker, page, item, query, i % H, G, options, part);
+      head.search(q);
+      const bool by_mass = options.budget.of == retrieve_budget::kind::mass && !head.scores().empty();
+      head.attend(by_mass ? head.rows_of_mass(options.budget.mass) : options.keep, out, lse);
     }
   });
 }

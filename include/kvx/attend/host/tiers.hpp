@@ -39,7 +39,6 @@ struct parts {
   float* page_queries;      // (G, page_pitch)
   double* page_units;       // (G)
   float* tail;              // (G, row_pitch(pages)): scores of pages, then their weights
-  std::int32_t* starts;     // (pages + 1): where the members of a page begin among the candidates
   std::int32_t* taken;      // (C)
   float* shares;            // (C)
   float* mean_sums;         // (G, pitch)
@@ -58,7 +57,6 @@ struct parts {
     page_queries = s.take<float>(G * sign_sum_parts::page_pitch(page.key_dim));
     page_units = s.take<double>(G);
     tail = s.take<float>(G * tail_pitch);
-    starts = s.take<std::int32_t>(pages + 1);
     taken = s.take<std::int32_t>(tokens);
     shares = s.take<float>(tokens);
     mean_sums = s.take<float>(G * mean_pitch);
@@ -66,11 +64,6 @@ struct parts {
     logs = s.take<float>(page.tokens + 1);
   }
 };
-
-/// Whether a page has no key that is never found.
-inline bool all_found(const page_code<false>& code, int tokens) {
-  return std::memchr(code.norms, never_found, static_cast<std::size_t>(tokens)) == nullptr;
-}
 
 }  // namespace host_tiers
 
@@ -81,37 +74,55 @@ inline std::int64_t attend_tiers_scratch(page_shape page, int value_bits, std::i
   return s.used;
 }
 
-/// Makes candidates of all that the tail could not stand for: tokens of pages that are partly outside of the zone, that hold a key that is
-/// never found, or of which fewer than fewest_in_tail would be left.
+/// The pages of a zone, and which of their tokens are taken out of the tail.
 ///
-/// shapes      ids (C), ascending; out: room for all tokens of the zone
-/// returns     how many candidates there are now
-inline std::int64_t complete_pages(const bucket_zone& z, std::span<const std::int32_t> ids, std::int32_t* out) {
-  const std::int64_t P = z.page.tokens;
-  std::size_t from = 0;
-  std::int32_t* to = out;
-  for (std::int64_t i = z.first_page(); i < z.last_page(); ++i) {
+/// starts      (pages + 1): where the members of a page begin among the candidates
+/// left        (pages): tokens of a page that its tail stands for, 0 where it has none
+struct tier_pages {
+  std::int32_t* starts = nullptr;
+  std::int32_t* left = nullptr;
+
+  static constexpr std::int64_t entries(page_shape page, std::int64_t tokens) { return host_tiers::pages_of(tokens, page.tokens) + 1; }
+};
+
+/// Finds members and tails of all pages. A page has a tail where it lies whole in the zone, holds no key that is never found, and has at
+/// least fewest_in_tail tokens left.
+///
+/// ids         (C), ascending candidates
+/// all         null, or room for all tokens of the zone: candidates again, with every token that is found of the pages that have no tail
+/// returns     how many candidates there are then
+inline std::int64_t find_tails(const bucket_zone& z, std::span<const std::int32_t> ids, const tier_pages& pages, std::int32_t* all) {
+  const std::int64_t P = z.page.tokens, first = z.first_page();
+  const std::int32_t *from = ids.data(), *const last = from + ids.size();
+  std::int64_t taken = 0;
+  for (std::int64_t i = first; i < z.last_page(); ++i) {
     const std::int64_t begin = std::max(z.begin, i * P), end = std::min(z.end, (i + 1) * P);
-    std::size_t last = from;
-    while (last < ids.size() && ids[last] < end) ++last;
-    const page_code<false> code = code_of(z.columns, z.pages[i], z.head);
-    const auto members = static_cast<std::int64_t>(last - from);
-    const bool whole = end - begin == P && P - members >= fewest_in_tail && host_tiers::all_found(code, z.page.tokens);
-    if (whole) {
-      to = std::copy(ids.data() + from, ids.data() + last, to);
+    const std::int32_t* to = from;
+    while (to != last && *to < end) ++to;
+    const auto* const norms = reinterpret_cast<const std::uint8_t*>(z.block(column_norms, i));
+    const std::int64_t left = P - (to - from);
+    const bool has_tail =
+        left >= fewest_in_tail && end - begin == P && std::memchr(norms, never_found, static_cast<std::size_t>(P)) == nullptr;
+    pages.starts[i - first] = static_cast<std::int32_t>(taken);
+    pages.left[i - first] = has_tail ? static_cast<std::int32_t>(left) : 0;
+    if (all == nullptr || has_tail) {
+      if (all != nullptr) std::copy(from, to, all + taken);
+      taken += to - from;
     } else {
       for (std::int64_t t = begin; t < end; ++t) {
-        if (code.norms[t - i * P] != never_found) *to++ = static_cast<std::int32_t>(t);
+        if (norms[t - i * P] != never_found) all[taken++] = static_cast<std::int32_t>(t);
       }
     }
-    from = last;
+    from = to;
   }
-  return to - out;
+  pages.starts[z.last_page() - first] = static_cast<std::int32_t>(taken);
+  return taken;
 }
 
 /// What attend_tiers reads of one KV head of one sequence.
 ///
 /// zone        the retrieval zone, with the columns of the keys
+/// pages       of the zone, by find_tails for `ids`
 /// values      the columns of the values; bits: of a coordinate, 0 for none
 /// seed        of the rotation
 /// ids         (C), ascending candidates: the tokens that are taken out of the tail
@@ -120,6 +131,7 @@ inline std::int64_t complete_pages(const bucket_zone& z, std::span<const std::in
 /// scale, soft_cap    as attention has them
 struct tier_view {
   bucket_zone zone;
+  tier_pages pages;
   value_columns values;
   int bits = 0;
   std::uint64_t seed = 0;
@@ -143,47 +155,67 @@ struct kernels_used {
 
 inline float capped(float logit, float cap) { return cap > 0 ? cap * std::tanh(logit / cap) : logit; }
 
-/// Where the members of each page begin, and the tail's scores: log(left) + the mean logit of what is left; -inf where nothing is.
-inline void score_pages(const kernels_used& kernels, const tier_view& of, const tier_options& options, tensor_view<const float, 2> logits,
-                        const parts& p) {
+/// Sums of up to four rows over [begin, end) of their columns.   rows (count), sums (4)
+[[gnu::always_inline]] inline void sum_members(const float* const* rows, int count, std::int64_t begin, std::int64_t end, float* sums) {
+  float a = 0, b = 0, c = 0, d = 0;
+  if (count == 4) {  // side by side: none waits for another
+    for (std::int64_t m = begin; m < end; ++m) {
+      a += rows[0][m];
+      b += rows[1][m];
+      c += rows[2][m];
+      d += rows[3][m];
+    }
+  } else {
+    for (std::int64_t m = begin; m < end; ++m) {
+      a += rows[0][m];
+      if (count > 1) b += rows[1][m];
+      if (count > 2) c += rows[2][m];
+    }
+  }
+  sums[0] = a;
+  sums[1] = b;
+  sums[2] = c;
+  sums[3] = d;
+}
+
+/// The tail's scores: log(left) + the mean logit of what is left; -inf where nothing is.
+inline void score_pages(const kernels_used& kernels, const tier_view& of, tensor_view<const float, 2> logits, const parts& p) {
   const bucket_zone& z = of.zone;
-  const std::int64_t G = logits.extents[0], C = logits.extents[1], P = z.page.tokens, D = z.page.key_dim;
-  const std::int64_t first = z.first_page(), last = z.last_page(), pitch = sign_sum_parts::page_pitch(static_cast<int>(D));
+  const std::int64_t G = logits.extents[0], P = z.page.tokens, D = z.page.key_dim;
+  const std::int64_t first = z.first_page(), pages = z.last_page() - first, pitch = sign_sum_parts::page_pitch(static_cast<int>(D));
   for (std::int64_t g = 0; g < G; ++g) {
     float plain[576];
     for (std::int64_t d = 0; d < D; ++d) plain[d] = *of.plain.at(g, d);
     p.page_units[g] = static_cast<double>(of.scale) * fill_page_query(plain, static_cast<int>(D), p.page_queries + g * pitch);
   }
   for (std::int64_t n = 1; n <= P; ++n) p.logs[n] = log(static_cast<float>(n));
-  std::int64_t t = 0;
-  for (std::int64_t i = first; i < last; ++i) {
-    const std::int64_t page = i - first, begin = t, end = std::min(z.end, (i + 1) * P);
-    p.starts[page] = static_cast<std::int32_t>(t);
-    while (t < C && of.ids[static_cast<std::size_t>(t)] < end) ++t;
-    const std::int64_t left = P - (t - begin);
-    const bool has_tail = options.tail && left >= fewest_in_tail && i * P >= z.begin && (i + 1) * P <= z.end &&
-                          all_found(code_of(z.columns, z.pages[i], z.head), z.page.tokens);
-    if (!has_tail) {
+  for (std::int64_t page = 0; page < pages; ++page) {
+    const std::int32_t left = of.pages.left[page], begin = of.pages.starts[page], end = of.pages.starts[page + 1];
+    float computed[simd::most_value_heads];                                                         // (G)
+    const float* dots = computed;
+    if (left == 0) {
       for (std::int64_t g = 0; g < G; ++g) p.tail[g * p.tail_pitch + page] = -infinity;
       continue;
     }
-    float computed[simd::most_value_heads];                                                         // (G)
-    const float* dots = computed;
     if (of.page_dots != nullptr) {
       dots = of.page_dots + page * G;
     } else {
-      kernels.pages.page_dots(p.page_queries, pitch, static_cast<int>(G), reinterpret_cast<const bf16*>(z.block(column_means, i)),
-                              static_cast<int>(D), computed);
+      kernels.pages.page_dots(p.page_queries, pitch, static_cast<int>(G),
+                              reinterpret_cast<const bf16*>(z.block(column_means, first + page)), static_cast<int>(D), computed);
     }
-    for (std::int64_t g = 0; g < G; ++g) {
-      const auto term = static_cast<float>(p.page_units[g] * static_cast<double>(dots[g]));
-      const float* const row = logits.at(g, 0);
-      float members = 0;
-      for (std::int64_t m = begin; m < t; ++m) members += row[m] - term;
-      p.tail[g * p.tail_pitch + page] = p.logs[left] + capped(tail_logit(term, members, left), of.soft_cap);
+    for (std::int64_t g = 0; g < G; g += 4) {
+      const int count = static_cast<int>(std::min<std::int64_t>(G - g, 4));
+      const float* rows[4] = {};
+      for (int i = 0; i < count; ++i) rows[i] = logits.at(g + i, 0);
+      float sums[4];
+      sum_members(rows, count, begin, end, sums);
+      for (int i = 0; i < count; ++i) {
+        const auto term = static_cast<float>(p.page_units[g + i] * static_cast<double>(dots[g + i]));
+        const float members = sums[i] - static_cast<float>(end - begin) * term;
+        p.tail[(g + i) * p.tail_pitch + page] = p.logs[left] + capped(tail_logit(term, members, left), of.soft_cap);
+      }
     }
   }
-  p.starts[last - first] = static_cast<std::int32_t>(t);
 }
 
 /// Adds the means of the pages, each as often as its tail and its coded members weigh.   weights: tail (G, pages), coded (G, C)
@@ -203,12 +235,14 @@ inline void add_means(const kernels_used& kernels, const tier_view& of, tensor_v
   int now = 0, n = find(0, address[0]);
   for (std::int64_t begin = 0; begin < pages; begin += B) {
     const int next_n = find(begin + B, address[1 - now]);
-    for (std::int64_t g = 0; g < G; ++g) {
-      const float* const row = coded.at(g, 0);
+    for (std::int64_t g = 0; g < G; g += 4) {
+      const int count = static_cast<int>(std::min<std::int64_t>(G - g, 4));
+      const float* row[4] = {};
+      for (int j = 0; j < count; ++j) row[j] = coded.at(g + j, 0);
       for (int i = 0; i < n; ++i) {
-        float w = p.tail[g * p.tail_pitch + begin + i];
-        for (std::int64_t m = p.starts[begin + i]; m < p.starts[begin + i + 1]; ++m) w += row[m];
-        weights[g * B + i] = w;
+        float w[4];
+        sum_members(row, count, of.pages.starts[begin + i], of.pages.starts[begin + i + 1], w);
+        for (int j = 0; j < count; ++j) weights[(g + j) * B + i] = w[j] + p.tail[(g + j) * p.tail_pitch + begin + i];
       }
     }
     rows.weighted_sum(weights, ones, static_cast<int>(G), address[now], n, address[1 - now], next_n, of.zone.page.value_dim, p.mean_sums,
@@ -228,18 +262,23 @@ inline void add_codes(const kernels_used& kernels, const tier_view& of, tensor_v
   struct block {
     int n = 0;
     const std::uint8_t* codes[B];
-    float scales[B];
+    float scales[B + simd::padding];
   } blocks[2];
   const int shift = std::countr_zero(static_cast<unsigned>(of.zone.page.tokens));
   const std::int64_t mask = of.zone.page.tokens - 1;
+  const column_array &codes = of.values[value_codes], &scales = of.values[value_scales];
+  const auto* const first_code = reinterpret_cast<const std::uint8_t*>(codes.at(0, of.zone.head));
+  const std::byte* const first_scale = scales.at(0, of.zone.head);
   const auto find = [&](std::size_t begin, block& b) {
     b.n = static_cast<int>(std::min<std::size_t>(taken.size() - std::min(begin, taken.size()), B));
+    half stored[B];
     for (int t = 0; t < b.n; ++t) {
-      const std::int64_t id = of.ids[static_cast<std::size_t>(taken[begin + static_cast<std::size_t>(t)])];
-      const page_values<false> at = values_of(of.values, of.zone.pages[id >> shift], of.zone.head);
-      b.codes[t] = at.codes + (id & mask) * format.row_bytes;
-      b.scales[t] = to_float(at.scales[id & mask]) * levels.unit;
+      const std::int32_t id = of.ids[static_cast<std::size_t>(taken[begin + static_cast<std::size_t>(t)])];
+      const std::int64_t page = of.zone.pages[id >> shift], slot = id & mask;
+      b.codes[t] = first_code + page * codes.pitch + slot * format.row_bytes;
+      stored[t] = reinterpret_cast<const half*>(first_scale + page * scales.pitch)[slot];
     }
+    kernels.rows.conversions<half>().to_floats(stored, b.n, b.scales);
   };
   block *now = &blocks[0], *next = &blocks[1];
   find(0, *now);
@@ -262,7 +301,7 @@ inline void attend(const kernels_used& kernels, const tier_view& of, const tier_
                    const value_levels& levels, std::span<softmax_state> states, tensor_view<float, 2> sums, const parts& p) {
   const std::int64_t G = logits.extents[0], C = logits.extents[1], Dv = of.zone.page.value_dim;
   const std::int64_t pages = of.zone.last_page() - of.zone.first_page();
-  score_pages(kernels, of, options, read_only(logits), p);
+  score_pages(kernels, of, read_only(logits), p);
   float factors[simd::most_value_heads];                                                            // (G)
   softmax_state found[simd::most_value_heads];                                                      // (G)
   for (std::int64_t g = 0; g < G; ++g) {
@@ -272,6 +311,7 @@ inline void attend(const kernels_used& kernels, const tier_view& of, const tier_
       for (std::int64_t t = 0; t < C; ++t) row[t] = capped(row[t], of.soft_cap);
     }
     for (const std::int32_t t : of.exact) row[t] = -infinity;
+    if (!options.tail) std::fill_n(tail, pages, -infinity);
     const float max = std::max(kernels.weights.largest(row, C), kernels.weights.largest(tail, pages));
     const std::int64_t sum = kernels.weights.exponentials(row, C, max, row) + kernels.weights.exponentials(tail, pages, max, tail);
     if (max != -infinity) found[g] = {max, static_cast<float>(from_fixed_point(sum))};
@@ -290,7 +330,7 @@ inline void attend(const kernels_used& kernels, const tier_view& of, const tier_
   for (std::int64_t g = 0; g < G; ++g) {
     float values[576] = {};                                                                         // (Dv)
     if (!taken.empty()) {
-      for (int d = 0; d < Dv; ++d) values[d] = p.code_sums[g * p.code_pitch + simd::value_place(of.bits, d)];
+      for (int d = 0; d < Dv; ++d) values[d] = levels.unit * p.code_sums[g * p.code_pitch + simd::value_place(of.bits, d)];
       rotate_back(values, static_cast<std::size_t>(Dv), of.seed);
     }
     const merge_weights w = merge(states[static_cast<std::size_t>(g)], found[g]);

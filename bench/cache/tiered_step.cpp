@@ -1,0 +1,222 @@
+// One decode step in tiers, whole and by its own stages, against dense decoding of the same cache.
+//
+// usage: tiered_step [<filter>]     prints "name value"; lines that begin with # say under which conditions
+//
+// Setting: that of paris_step, 131,072 tokens, 32 rows kept, four bits a coordinate of V unless said. Before each step a dense decode reads
+// all rows, as the other layers of a model would.
+//
+//   tiered_speedup_fine            dense decode / step, 10 % candidates; _fast: 5 %
+//   tiered_speedup_<percent>       the same, 2, 5, 10, 20 %; hard_speedup_<percent>: 256 rows kept and nothing else, in the same cache
+//   tiered_speedup_fine_v2, _fast_v2    two bits
+//   coded_vs_rerank                coded attention of 10 % candidates / their reranking
+//   tail_share                     tail, its members taken out / dense decode
+
+#include "../support/machine.hpp"
+#include "../support/timing.hpp"
+#include "../support/world.hpp"
+
+#include <kvx/kvx.hpp>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+using namespace kvx;
+
+namespace {
+
+constexpr int heads = 8, group = 4, dim = 128;
+constexpr std::int64_t tokens = 131072, keep = 32;
+constexpr int rounds = 15;
+
+template <int ValueBits>
+using composition = spec<paris_kv<bf16, dim>::layout_type, sign_buckets<>, rsq_ip<4, tiers{.value_bits = ValueBits, .tail = true}>>;
+
+/// Times of parts of a step, seconds over the threads.
+struct stage_times {
+  double rerank = 0, coded = 0, tail = 0;
+};
+
+/// A sequence of the world's rows, its last token still in a step.
+template <int ValueBits>
+class decoding {
+ public:
+  using spec_type = composition<ValueBits>;
+  static constexpr page_shape shape = spec_type::layout_type::shape;
+
+  explicit decoding(const host& exec)
+      : exec_(exec),
+        cache_(exec, {},
+               {.layers = 1,
+                .kv_heads = heads,
+                .query_heads = heads * group,
+                .max_tokens = tokens + 1024,
+                .kinds = {layer_kind::retrieve()},
+                .max_step_tokens = 4096}),
+        sequence_(cache_.open(exec)) {
+    feed();
+    step_.emplace(cache_.begin(exec, {{sequence_, 1}}));
+    const std::vector<bf16> row(heads * dim, round_to<bf16>(.5f));
+    cache_.append(exec_, *step_, 0, row.data(), row.data());
+    queries_ = bench::queries_near(cache_.view(0), cache_.pages(0, sequence_).data(), tokens, 1, group);
+    out_.resize(queries_.size());
+  }
+
+  void dense() { cache_.attend(exec_, *step_, 0, queries_.data(), out_.data(), {.path = attend_options::route::dense}); }
+  void attend(double fraction, std::int64_t kept, tier_options others) {
+    cache_.attend(exec_, *step_, 0, queries_.data(), out_.data(),
+                  {.keep = kept, .breadth = {.fraction = fraction, .per_kept = 0}, .others = others});
+  }
+
+  /// The stages that tiers add, and reranking, each after a dense decode.
+  stage_times stages(double fraction) {
+    std::array<stage_times, heads> each;
+    for_each_task(exec_, heads, [&](std::int64_t h) { each[static_cast<std::size_t>(h)] = run_head(h, fraction); });
+    stage_times all;
+    for (const stage_times& t : each) {
+      all.rerank += t.rerank / bench::cores();
+      all.coded += t.coded / bench::cores();
+      all.tail += t.tail / bench::cores();
+    }
+    return all;
+  }
+
+ private:
+  void feed() {
+    constexpr std::int64_t piece = 4096;
+    std::vector<bench::row_stream> streams;
+    for (int h = 0; h < heads; ++h) streams.emplace_back(h, dim);
+    std::vector<bf16> k(piece * heads * dim), v(k.size());
+    for (std::int64_t n = 0; n < tokens; n += piece) {
+      for_each_task(exec_, heads, [&](std::int64_t h) {
+        for (std::int64_t t = 0; t < piece; ++t) {
+          const auto at = (t * heads + h) * dim;
+          streams[static_cast<std::size_t>(h)].next(k.data() + at, v.data() + at);
+        }
+      });
+      step step = cache_.begin(exec_, {{sequence_, piece}});
+      cache_.append(exec_, step, 0, k.data(), v.data());
+      cache_.commit(exec_, step);
+    }
+  }
+
+  stage_times run_head(std::int64_t h, double fraction) const {
+    const host one{.threads = 1};
+    const auto rows = cache_.view(0);
+    const std::int32_t* const pages = cache_.pages(0, sequence_).data();
+    key_columns columns;
+    value_columns values;
+    for (std::size_t c = 0; c < columns.size(); ++c) columns[c] = cache_.column(0, static_cast<int>(c));
+    for (std::size_t c = 0; c < values.size(); ++c) values[c] = cache_.column(0, first_value_column + static_cast<int>(c));
+    const float scale = 1 / std::sqrt(static_cast<float>(dim));
+    const float* const q = queries_.data() + h * group * dim;
+    std::vector<float> turned(q, q + group * dim), lse(group, 0.0f),
+        page_dots(static_cast<std::size_t>((tokens / shape.tokens + 1) * group));
+    for (int g = 0; g < group; ++g) rotate(turned.data() + g * dim, dim, spec_type::sketch.seed);
+    const tensor_view<const float, 2> plain(q, group, dim), rotated(static_cast<const float*>(turned.data()), group, dim);
+    const std::int64_t end = edge(spec_type::zones, tokens, shape.tokens);
+    const bucket_zone z{shape, columns, h, pages, spec_type::zones.sink, end};
+    std::vector<std::int32_t> ids(tokens), all(tokens);
+    memory_block scratch(
+        lazy_pages(), 64 + std::max({search_bytes(spec_type::sketch, {}, shape, group, tokens),
+                                     rerank_scratch(one, rsq_ip<4>{}, dim, group), attend_tiers_scratch(shape, ValueBits, group, tokens)}));
+    const std::span stage(scratch.data(), static_cast<std::size_t>(scratch.size()));
+    std::int64_t found =
+        search_buckets(one, spec_type::sketch, {}, z, {rotated, plain, lse.data(), scale}, {.fraction = fraction, .per_kept = 0},
+                       candidate_count({.fraction = fraction, .per_kept = 0}, {}, end, 0), ids.data(), stage, page_dots.data());
+    std::vector<std::int32_t> starts(static_cast<std::size_t>(tier_pages::entries(shape, tokens))), left(starts.size());
+    found = find_tails(z, {ids.data(), static_cast<std::size_t>(found)}, {starts.data(), left.data()}, all.data());
+    const std::span<const std::int32_t> members(all.data(), static_cast<std::size_t>(found));
+    std::vector<float> memory(static_cast<std::size_t>(group * found));
+    const tensor_view<float, 2> logits(memory.data(), group, found);
+    std::vector<softmax_state> states(group);
+    std::vector<float> sums(group * dim);
+    const tier_view of{
+        z, {starts.data(), left.data()}, values, ValueBits, spec_type::sketch.seed, members, {}, plain, page_dots.data(), scale, 0};
+    const auto timed = [&](auto&& work) {
+      const auto start = std::chrono::steady_clock::now();
+      work();
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
+    const auto rank = [&] {
+      rerank(one, rsq_ip<4>{}, spec_type::sketch, head_view<bf16>{rows, columns, pages, h},
+             {plain, rotated, scale, page_dots.data(), z.first_page()}, members, logits, stage);
+    };
+    const auto tier = [&](tier_options o) {
+      std::fill(states.begin(), states.end(), softmax_state{});
+      attend_tiers<ValueBits>(of, o, logits, states, tensor_view<float, 2>(sums.data(), group, dim), stage);
+    };
+    stage_times t;
+    t.rerank = timed(rank);
+    t.coded = timed([&] { tier({.coded = true, .tail = false}); });
+    rank();
+    t.tail = timed([&] { tier({}); }) - t.coded;
+    return t;
+  }
+
+  const host& exec_;
+  cache<host, spec_type> cache_;
+  sequence sequence_;
+  std::optional<step> step_;
+  std::vector<float> queries_, out_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view filter = argc > 1 ? argv[1] : "";
+  const auto wanted = [&](std::string_view name) { return name.find(filter) != std::string_view::npos; };
+  const auto print = [&](const std::string& name, double value) {
+    if (wanted(name)) std::printf("%s %.3f\n", name.c_str(), value);
+  };
+  std::printf("# %d threads, kernels: %s%s\n", bench::cores(), name_of(simd_level().used),
+              simd_level().refused ? " (KVX_SIMD refused)" : "");
+  const host exec;
+  {
+    decoding<4> d(exec);
+    std::vector<std::function<void()>> calls;
+    for (const double fraction : {.02, .05, .10, .20}) {
+      calls.insert(calls.end(), {[&] { d.dense(); }, [&d, fraction] { d.attend(fraction, keep, {}); }, [&] { d.dense(); },
+                                 [&d, fraction] { d.attend(fraction, 256, {.coded = false, .tail = false}); }});
+    }
+    const auto t = bench::alternate(calls, rounds);
+    const double dense = bench::median({t[0], t[2], t[4], t[6], t[8], t[10], t[12], t[14]});
+    std::printf("# dense decode %.2f ms; 10 %%: tiers %.3f, hard %.3f ms\n", dense * 1e3, t[9] * 1e3, t[11] * 1e3);
+    const std::array<const char*, 4> percent = {"2", "5", "10", "20"};
+    for (std::size_t i = 0; i < percent.size(); ++i) {
+      print(std::string("tiered_speedup_") + percent[i], dense / t[4 * i + 1]);
+      print(std::string("hard_speedup_") + percent[i], dense / t[4 * i + 3]);
+    }
+    print("tiered_speedup_fine", dense / t[9]);
+    print("tiered_speedup_fast", dense / t[5]);
+    std::vector<double> rerank, coded, tail;
+    for (int round = 0; round < rounds; ++round) {
+      d.dense();
+      const stage_times s = d.stages(.10);
+      rerank.push_back(s.rerank);
+      coded.push_back(s.coded);
+      tail.push_back(s.tail);
+    }
+    std::printf("# 10 %%: rerank %.0f us, coded %.0f us, tail %.0f us, over the threads\n", bench::median(rerank) * 1e6,
+                bench::median(coded) * 1e6, bench::median(tail) * 1e6);
+    print("coded_vs_rerank", bench::median(coded) / bench::median(rerank));
+    print("tail_share", bench::median(tail) / dense);
+  }
+  if (!wanted("tiered_speedup_fine_v2") && !wanted("tiered_speedup_fast_v2")) return 0;
+  decoding<2> d(exec);
+  const auto t = bench::alternate(
+      {[&] { d.dense(); }, [&] { d.attend(.10, keep, {}); }, [&] { d.dense(); }, [&] { d.attend(.05, keep, {}); }}, rounds);
+  print("tiered_speedup_fine_v2", bench::median({t[0], t[2]}) / t[1]);
+  print("tiered_speedup_fast_v2", bench::median({t[0], t[2]}) / t[3]);
+  return 0;
+}
