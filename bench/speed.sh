@@ -53,6 +53,13 @@ mkdir -p build/results
       break
     fi
   done
+  for name in tiered_speedup_{fine,fast,2,5,7,10,20} hard_speedup_{2,5,7,10,20} coded_vs_rerank tail_share tiered_bytes_per_token_d128; do
+    if wanted $name; then
+      build_bench bench_tiered_step
+      "$bench_folder/cache/bench_tiered_step" "$filter"
+      break
+    fi
+  done
   if wanted baseline_build_vs_native_step; then
     build_bench bench_paris_step bench_paris_step_native
     baseline_vs_native baseline_build_vs_native_step cache/bench_paris_step paris_step_vs_read_5

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -50,6 +51,14 @@ int run(const quality::options& o, std::size_t prompt, std::size_t scored) {
     const std::string suffix = text.suffix();
     quality::print_value(std::cout, "perplexity_dense", suffix, exponential(quality::summarise(all[0].surprise)));
     for (std::size_t m = 0; m < methods.size(); ++m) methods[m]->print(std::cout, *methods[m], suffix, all[m + 1]);
+    const auto scores_of = [&](std::string_view name) -> const quality::scores* {
+      const auto at = std::find_if(methods.begin(), methods.end(), [&](const quality::method* m) { return m->name == name; });
+      return at != methods.end() ? &all[static_cast<std::size_t>(at - methods.begin()) + 1] : nullptr;
+    };
+    for (const quality::quotient& q : quality::all_quotients()) {
+      const quality::scores *above = scores_of(q.above), *below = scores_of(q.below);
+      if (above != nullptr && below != nullptr) quality::print_value(std::cout, q.name, suffix, quality::quotient_of(above->kl, below->kl));
+    }
     std::cout << std::flush;
   }
   return 0;

@@ -34,6 +34,12 @@ inline constexpr int head_dim = 64;
 
 std::span<const method> all_methods();
 
+/// The mean KL of one method over that of another: printed where both ran.
+struct quotient {
+  std::string_view name, above, below;
+};
+std::span<const quotient> all_quotients();
+
 /// The full cache in fp32.
 std::unique_ptr<decode_loop::any_cache> make_reference(const kvx::host& exec, kvx::geometry geometry);
 

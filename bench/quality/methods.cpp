@@ -26,6 +26,14 @@ std::unique_ptr<any_cache> retrieve(const kvx::host& exec, const kvx::geometry& 
   return std::make_unique<held_cache<Spec>>(exec, spec, geometry, kvx::attend_options{.keep = Keep, .breadth = breadth});
 }
 
+/// The KV heads of a layer share their rows.
+template <class Spec, int Keep, int Percent>
+std::unique_ptr<any_cache> retrieve_pooled(const kvx::host& exec, const kvx::geometry& geometry) {
+  const kvx::search_breadth breadth{.fraction = Percent / 100.0, .per_kept = 0};
+  return std::make_unique<held_cache<Spec>>(
+      exec, Spec{}, geometry, kvx::attend_options{.keep = Keep, .breadth = breadth, .budget = {kvx::retrieve_budget::kind::layer}});
+}
+
 /// The same with tiers: which of them take part.
 template <class Spec, int Keep, int Percent, bool Coded = true, bool Tail = true>
 std::unique_ptr<any_cache> retrieve_tiers(const kvx::host& exec, const kvx::geometry& geometry) {
@@ -86,7 +94,11 @@ const method table[] = {
     {"coded_only", always, retrieving, retrieve_tiers<tiered_4, 0, 10>, print_divergence, 0},
     {"tail_128", always, retrieving, retrieve_tiers<tiered_mean_query, 128, 10>, print_divergence, 128},
     {"coded_128", always, retrieving, retrieve_tiers<tiered_4, 128, 10, true, false>, print_divergence, 128},
+    {"headaware_128", always, retrieving, retrieve<paris_kv, 128, 10>, print_divergence, 128},
+    {"pooled_128", always, retrieving, retrieve_pooled<paris_kv, 128, 10>, print_divergence, 128},
     {"candidates_exact", always, retrieving, retrieve<paris_kv, 1000, 10>, print_divergence, 1000},
+    {"tiered_32_7", always, retrieving, retrieve_tiers<tiered_4, 32, 7>, print_divergence, 32},  // those whose speed is measured
+    {"tiered_32_5", always, retrieving, retrieve_tiers<tiered_4, 32, 5>, print_divergence, 32},
     {"tiered_32_small", on_request, retrieving, retrieve_tiers<tiered_small, 32, 10>, print_divergence, 32},
     {"sweep_window_128", on_request, window_of(128), hold<full<kvx::bf16>>, print_divergence},
     {"sweep_window_256", on_request, window_of(256), hold<full<kvx::bf16>>, print_divergence},
@@ -99,6 +111,13 @@ const method table[] = {
 }  // namespace
 
 std::span<const method> all_methods() { return table; }
+
+std::span<const quotient> all_quotients() {
+  static constexpr quotient list[] = {{"tail_gain", "tail_128", "paris_128"},
+                                      {"coded_vs_exact", "coded_128", "candidates_exact"},
+                                      {"pooled_gain", "pooled_128", "headaware_128"}};
+  return list;
+}
 
 std::unique_ptr<any_cache> make_reference(const kvx::host& exec, kvx::geometry geometry) {
   geometry.kinds.assign(static_cast<std::size_t>(geometry.layers), dense);

@@ -60,4 +60,13 @@ inline summary exponential(summary s) {
   return {value, value * s.error, std::exp(s.median)};
 }
 
+/// Mean of x over mean of y, the same tokens, with the error to first order; its median is that of nothing.
+inline summary quotient_of(std::span<const double> x, std::span<const double> y) {
+  const summary above = summarise(x), below = summarise(y);
+  const double value = above.mean / below.mean;
+  std::vector<double> residual(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) residual[i] = (x[i] - value * y[i]) / below.mean;
+  return {value, summarise(residual).error, value};
+}
+
 }  // namespace quality

@@ -32,6 +32,7 @@ inline layer_kinds windows(const cache_request& r) { return behind_dense_layers(
 struct setting {
   bool by_default = false;
   double keep = 1;                                                      // times the keep that was asked for
+  std::int64_t rows = -1;                                               // a keep of its own, whatever was asked for; -1: none
   kvx::search_breadth breadth = {};
 };
 
@@ -54,6 +55,7 @@ cache_choice line(std::string_view name, std::string_view what, SpecOf spec_of, 
   constexpr bool retrieves = kvx::reads_sketch<typename decltype(spec_of(std::integral_constant<int, 64>()))::index_type>;
   return {name, what, s.by_default, retrieves, [=](const kvx::host& exec, cache_request r) -> std::unique_ptr<any_cache> {
             r.keep = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(r.keep) * s.keep));
+            if (s.rows >= 0) r.keep = s.rows;
             switch (r.head_dim) {
               case 64: return hold(exec, spec_of(std::integral_constant<int, 64>()), r, kinds_of(r), s);
               case 128: return hold(exec, spec_of(std::integral_constant<int, 128>()), r, kinds_of(r), s);

@@ -14,6 +14,8 @@ constexpr auto mean_query = [](auto dim) {
   return kvx::spec<typename base::layout_type, kvx::sign_buckets<base::index_type::sketch, scoring>, typename base::reranker_type>{};
 };
 
+constexpr auto tiered = [](auto dim) { return kvx::paris_kv_tiered<kvx::bf16, dim()>{}; };
+
 constexpr auto faithful = [](auto dim) { return kvx::paris_kv_faithful<kvx::bf16, dim()>{}; };
 
 /// Candidates as a fraction alone, but as many as are kept.
@@ -25,6 +27,10 @@ std::vector<cache_choice> paris_caches() {
   return {
       line("paris_kv", "sinks, the latest 256 rows and the keep best of the others, two dense layers", paris, retrieving,
            {.by_default = true}),
+      line("paris_kv_tiered-32", "32 rows, all other candidates by their codes, the rest by the means of its pages", tiered, retrieving,
+           {.by_default = true, .rows = 32, .breadth = fraction(.10)}),
+      line("paris_kv_tiered-128", "128 rows, the same tiers below", tiered, retrieving, {.rows = 128, .breadth = fraction(.10)}),
+      line("paris_kv_tiered-0", "no row of the zone is read", tiered, retrieving, {.rows = 0, .breadth = fraction(.10)}),
       line("paris_kv-faithful", "as published: votes of the mean query, the mean over the group", faithful, retrieving),
       line("paris_kv-mean-query", "candidates from the mean query", mean_query, retrieving),
       line("paris_kv-half", "half the keep", paris, retrieving, {.keep = .5}),
