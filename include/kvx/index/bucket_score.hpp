@@ -42,6 +42,30 @@ KVX_HD constexpr std::uint8_t score_byte(std::int16_t best, std::int16_t low, st
 }
 static_assert(score_byte(-32768, 0, 256) == 1 && score_byte(32767, -16384, 256) == 255 && score_byte(128, -128, 256) == 2);
 
+/// Weight of a bucket before which, in the order of a subspace, `before` keys lie: 6, 5, 4, 3, 2, 1 where that is less than 5, 15, 30, 50,
+/// 75, 100 % of the window, else 0.
+/// source: ParisKV (arXiv 2602.07721) section 4
+KVX_HD constexpr int vote_weight(std::int64_t before, std::int64_t window) {
+  if (before >= window) return 0;
+  const std::int64_t edges[5] = {5, 15, 30, 50, 75};
+  int weight = 6;
+  for (const std::int64_t edge : edges) weight -= before * 100 >= edge * window ? 1 : 0;
+  return weight;
+}
+static_assert(vote_weight(0, 10) == 6 && vote_weight(5, 100) == 5 && vote_weight(99, 100) == 1 && vote_weight(10, 10) == 0);
+
+/// Votes of so many subspaces are divided by 2 to this, so that they fit a byte beside no_score.
+KVX_HD constexpr int vote_shift(int subspaces) {
+  int shift = 0;
+  while (6 * subspaces >> shift > 254) ++shift;
+  return shift;
+}
+
+/// |q_j| of a query in units of 2^-24 of the largest one; 0 for the query 0.
+KVX_HD constexpr std::int64_t vote_size(double q, double largest) {
+  return largest > 0 ? static_cast<std::int64_t>((q < 0 ? -q : q) / largest * 0x1p24) : 0;
+}
+
 /// Which keys a search takes: all with a score above `level`, and of those with that score the first `ties`.
 struct candidate_cut {
   int level = 255;

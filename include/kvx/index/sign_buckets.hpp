@@ -94,9 +94,10 @@ static_assert(candidate_count({}, {}, 131072, 256) == 6554 && candidate_count({}
 
 /// Keys inside the window of votes: the fraction of the tokens, rounded up, at least the candidates' fraction.
 KVX_HD constexpr std::int64_t window_count(const search_breadth& b, std::int64_t tokens) {
-  const double fraction = b.fraction > 0 ? b.fraction : default_fraction(voting, tokens);
+  constexpr bucket_scoring votes = {bucket_scoring::rule::votes, bucket_scoring::query::mean_query};  // device code names no global
+  const double fraction = b.fraction > 0 ? b.fraction : default_fraction(votes, tokens);
   const double window = b.window > 0 ? b.window : default_window(tokens);
-  return candidate_count({.fraction = window > fraction ? window : fraction, .per_kept = 0}, voting, tokens, 0);
+  return candidate_count({.fraction = window > fraction ? window : fraction, .per_kept = 0}, votes, tokens, 0);
 }
 static_assert(window_count({}, 40000) == 8000 && window_count({.fraction = .5}, 40000) == 20000);
 

@@ -2,6 +2,7 @@
 // Preparation of a search by votes: how many keys each bucket holds, and what weight its rank gives it.
 
 #include <kvx/core/check.hpp>
+#include <kvx/index/bucket_score.hpp>
 #include <kvx/index/host/scan_buckets.hpp>
 #include <kvx/index/host/sign_sums.hpp>
 
@@ -146,7 +147,7 @@ inline bucket_query prepare_votes(const host&, const key_sketch& sketch, int dim
   }
   for (int d = 0; d < dim; ++d) largest = std::max(largest, std::fabs(sum[d]));
   std::int64_t sizes[576];                                              // (D)
-  for (int d = 0; d < dim; ++d) sizes[d] = largest > 0 ? static_cast<std::int64_t>(std::fabs(sum[d]) / largest * 0x1p24) : 0;
+  for (int d = 0; d < dim; ++d) sizes[d] = vote_size(sum[d], largest);
 
   const int m = sketch.subspace, planes = plane_bytes(dim), parts = subspaces(sketch, dim);
   scratch_parts memory{scratch.data()};
@@ -168,9 +169,7 @@ inline bucket_query prepare_votes(const host&, const key_sketch& sketch, int dim
     std::int64_t before = 0;
     for (int i = 0; i < 1 << width && before < window; ++i) {
       const int id = static_cast<int>(order[i] & 255);
-      int weight = 6;
-      for (const std::int64_t edge : {5, 15, 30, 50, 75}) weight -= before * 100 >= edge * window ? 1 : 0;
-      weights[id] = static_cast<std::uint8_t>(weight);
+      weights[id] = static_cast<std::uint8_t>(vote_weight(before, window));
       before += keys[id];
     }
   }
@@ -189,8 +188,7 @@ inline bucket_query prepare_votes(const host&, const key_sketch& sketch, int dim
   q.score = bucket_scoring::rule::votes;
   q.dim = dim;
   q.norms = sketch.norms;
-  q.votes = {part.weights, part.bits, m, planes, 0};
-  while (6 * parts >> q.votes.shift > 254) ++q.votes.shift;
+  q.votes = {part.weights, part.bits, m, planes, vote_shift(parts)};
   return q;
 }
 
