@@ -129,7 +129,7 @@ class cache {
   void commit(const Backend& exec, kvx::step& step, call_site where = call_site::here()) { finish(exec, step, {}, where); }
   void commit(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where = call_site::here());
 
-  /// Instead of append and attend, where a graph that was captured from them in an earlier step has been launched for this one: the
+  /// On a device, in place of append and attend: a graph that was captured from them in an earlier step is launched for this one. The
   /// earlier step had the same number of new tokens in each entry, and no other step was open beside either.
   void replayed(kvx::step& step, call_site where = call_site::here());
 
@@ -335,6 +335,7 @@ void cache<Backend, Spec>::observe(const Backend& exec, const kvx::step& step, i
 template <class Backend, class Spec>
 void cache<Backend, Spec>::replayed(kvx::step& step, call_site where) {
   check_step(step, where);
+  runner_.replayed(step.plan_, where);
   step.appended_.assign(step.appended_.size(), true);
   for (const learning_entry& entry : step.plan_.learning) {
     for (const auto& sample : entry.samples) sample->seen.assign(sample->seen.size(), 1);

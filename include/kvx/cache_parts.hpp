@@ -22,6 +22,7 @@ namespace kvx {
 ///     append(exec, parts, step, layer, k, v)                  // these only enqueue
 ///     attend(exec, parts, step, layer, q, out, options, where)
 ///     observe(exec, parts, step, layer, q)
+///     replayed(step, where)                                   // a graph was launched in place of them
 ///     encode(exec, parts, step, accepted)                     // first part of commit: may throw, and nothing can be seen of it
 ///     copy(exec, parts, copies)                               // rows and columns of pages; returns how many rows
 ///     release(exec)                                           // before pages are given back that work beside the stream may read

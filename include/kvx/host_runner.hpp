@@ -98,6 +98,8 @@ class host_runner {
     copy_pages<layout>(exec, of.plan, std::span<const memory>(of.layers), copies);
   }
 
+  void replayed(const step_plan&, call_site where) const { require(false, "replayed: only a device launches graphs", where); }
+
   void release(const host&) noexcept {}
 
  private:

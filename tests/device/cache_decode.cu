@@ -28,7 +28,7 @@ struct twins {
   geometry g{.layers = 3,
              .kv_heads = 2,
              .query_heads = 6,
-             .max_tokens = 1200,
+             .max_tokens = 2600,
              .max_sequences = 3,
              .kinds = {layer_kind::retrieve(), layer_kind::window(20, 3), layer_kind::retrieve()},
              .rollback = 400,
@@ -121,11 +121,12 @@ template <element E, int D, int Dv, int P, key_sketch Sketch, bucket_scoring By,
 using spec_of = spec<paged<E, page_shape{.tokens = P, .key_dim = D, .value_dim = Dv}, zones{.sink = 3, .local = 20}>,
                      sign_buckets<Sketch, By>, Reranker>;
 constexpr key_sketch balanced{.balance = 64}, plain{.centre = false, .balance = 0, .norms = false}, centred{.balance = 0};
-constexpr key_sketch without_norms{.balance = 0, .norms = false};
+constexpr key_sketch without_norms{.balance = 0, .norms = false}, signs_alone{.bits = 1, .balance = 0};
 using ours = spec_of<float, 24, 16, 16, balanced, bucket_scoring{}, rsq_ip<4>>;
 using faithful = spec_of<float, 32, 24, 16, plain, voting, rsq_ip<4>>;
 using wide = spec_of<bf16, 72, 136, 32, centred, bucket_scoring{}, rsq_ip<4>>;
 using mean = spec_of<float, 32, 24, 16, without_norms, bucket_scoring{.of = bucket_scoring::query::mean_query}, rsq_ip<4>>;
+using true_logits = spec_of<kvx::half, 40, 8, 16, signs_alone, bucket_scoring{}, exact>;
 
 /// Each compared number is one of an output or a log-sum-exp.
 template <class Spec>
@@ -147,4 +148,21 @@ void decode(int steps, std::uint64_t seed) {
 
 TEST_CASE("300 steps on the device give what they give on the host") { decode<ours>(300, 7); }
 TEST_CASE("the same with wide rows of bf16") { decode<wide>(60, 8); }
+TEST_CASE("long and short sequences and prompts in one step take their own ways") {
+  twins<ours> t(12);
+  const attend_options how{.keep = 12};
+  t.open = {{t.a.open(t.on_host), t.b.open(t.on_device)},
+            {t.a.open(t.on_host), t.b.open(t.on_device)},
+            {t.a.open(t.on_host), t.b.open(t.on_device)}};
+  t.feed({{t.open[0].a, 2040}, {t.open[1].a, 90}}, {{t.open[0].b, 2040}, {t.open[1].b, 90}}, true, how);
+  for (const std::int64_t prompt : {35, 1, 50}) {  // decoding beside a prompt, between others that decode, beside one that is short
+    t.feed({{t.open[0].a, 2}, {t.open[2].a, prompt}, {t.open[1].a, 1}}, {{t.open[0].b, 2}, {t.open[2].b, prompt}, {t.open[1].b, 1}}, false,
+           how);
+  }
+  t.feed({{t.open[1].a, 2}, {t.open[2].a, 1}}, {{t.open[1].b, 2}, {t.open[2].b, 1}}, false, how);
+  t.check_all();
+  CHECK(t.apart == 0);
+}
+TEST_CASE("the same with votes") { decode<faithful>(80, 10); }
+TEST_CASE("the same with true logits instead of codes") { decode<true_logits>(60, 11); }
 TEST_CASE("the same with the mean query's sum of signs, a centre and no norms") { decode<mean>(80, 9); }

@@ -73,6 +73,7 @@ class cache_on_host {
     if (wanted != nullptr) options.lse = lse.data();
     cache_.attend(exec, s, layer, static_cast<const T*>(queries.data()), outputs.data(), options);
     wait();
+    if (rows == 0) return;
     const std::vector<T> found = outputs.read();
     std::memcpy(out, found.data(), found.size() * sizeof(T));
     if (wanted == nullptr) return;

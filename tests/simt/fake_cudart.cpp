@@ -31,6 +31,7 @@ struct CUevent_st {
 struct CUgraphNode_st {
   cudaGraphNodeType type;
   work_item run;
+  std::shared_ptr<event_state> event;   // waits for what was recorded last when the graph is launched
 };
 struct CUgraph_st {
   std::deque<CUgraphNode_st> nodes;
@@ -115,7 +116,7 @@ bool spoils_capture() {
 cudaError_t submit(cudaStream_t s, work_item f, cudaGraphNodeType type) {
   if (of(s).status == cudaStreamCaptureStatusInvalidated) return set(cudaErrorStreamCaptureInvalidated);
   if (of(s).capture) {
-    of(s).capture->nodes.push_back({type, std::move(f)});
+    of(s).capture->nodes.push_back({type, std::move(f), nullptr});
     return cudaSuccess;
   }
   of(s).work.push_back(std::move(f));
@@ -260,9 +261,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
   if (of(s).capture) {
     if (e->captured) return cudaSuccess;
     if ((flags & cudaEventWaitExternal) == 0) return spoils_capture(), set(cudaErrorStreamCaptureIsolation);
-    return submit(
-        s, [state = e->state] { reach(state, state->recorded); },
-        cudaGraphNodeTypeWaitEvent);   // the last record when the graph is launched
+    of(s).capture->nodes.push_back({cudaGraphNodeTypeWaitEvent, {}, e->state});
+    return cudaSuccess;
   }
   return submit(
       s, [state = e->state, n = e->state->recorded] { reach(state, n); }, cudaGraphNodeTypeWaitEvent);
@@ -306,8 +306,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t g, unsigned 
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
   if (of(s).capture) return spoils_capture(), set(cudaErrorStreamCaptureUnsupported);
-  for (const CUgraphNode_st& node : exec->nodes)
-    if (const auto e = submit(s, node.run, node.type)) return e;
+  for (const CUgraphNode_st& node : exec->nodes) {
+    const work_item wait = [state = node.event, n = node.event ? node.event->recorded : 0] { reach(state, n); };
+    if (const auto e = submit(s, node.event ? wait : node.run, node.type)) return e;
+  }
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t g) {

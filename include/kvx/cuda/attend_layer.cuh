@@ -58,11 +58,22 @@ attend_memory run_memory(const device& exec, const cache_parts<Spec>& of, std::i
                                             {options.keep, options.breadth, options.scale, options.soft_cap}, short_below<Spec>(options));
 }
 
+/// Tokens that a sequence may have: those of the largest pool that keeps them all. With windows alone nothing bounds a sequence, and graphs
+/// are planned for max_tokens.
+template <class Spec>
+std::int64_t longest_sequence(const cache_parts<Spec>& of) {
+  std::int64_t longest = 0;
+  for (const layer_group& g : of.plan.groups) {
+    if (g.rules.window == 0) longest = std::max(longest, (g.rules.grows ? g.units : 1) * g.rules.unit_tokens());
+  }
+  return longest > 0 ? longest : of.geometry.max_tokens;
+}
+
 /// New tokens of a run at most, so that what retrieval needs in scratch stays near a GiB.
 template <class Spec>
 std::int64_t most_run_tokens(const device& exec, const cache_parts<Spec>& of) {
   if constexpr (reads_sketch<typename Spec::index_type>) {
-    const attend_memory one = run_memory(exec, of, 1, of.geometry.max_tokens, {});
+    const attend_memory one = run_memory(exec, of, 1, longest_sequence(of), {});
     return std::max<std::int64_t>(1, (std::int64_t{1} << 30) / one.bytes);
   } else {
     return of.geometry.step_tokens();
@@ -116,7 +127,7 @@ inline step_routes routes_of(std::span<const batch_item> entries, const zones& b
 /// Writes down the queries that are learned from.   q (N, Q, D)
 template <class Spec, class T>
 void observe_layer(const device& exec, const cache_parts<Spec>& of, const device_step& step, int layer, tensor_view<const T, 3> q) {
-  if (!step.learns && !step.replayable) return;
+  if (!of.balances.on() || (!step.learns && !step.replayable)) return;  // no samples were planned
   const learning_rules& rules = of.balances.rules();
   observe_tokens(exec, step.descriptor->at.samples, rules.at(of.layer(layer).ordinal), rules.heads, q);
 }

@@ -1,6 +1,7 @@
 #pragma once
 // The steps of a cache on the device: what `begin` plans, what `append` and `attend` launch, what `commit` encodes beside the stream.
 
+#include <kvx/attend/retrieve.hpp>
 #include <kvx/attend_options.hpp>
 #include <kvx/backend/cuda/event.cuh>
 #include <kvx/backend/cuda/upload.cuh>
@@ -59,7 +60,7 @@ class device_runner {
     const auto now = std::make_shared<device_step>(vacant(exec, of));
     now->tokens = step.reserved.tokens;
     now->entries = static_cast<int>(step.reserved.parts.size());
-    now->planned = of.geometry.max_tokens;
+    now->planned = longest_sequence(of);
     for (const reservation::part& p : step.reserved.parts) {
       now->longest = std::max(now->longest, p.length + p.tokens);
       now->most_queries = std::max(now->most_queries, p.tokens);
@@ -82,6 +83,7 @@ class device_runner {
   void attend(const device& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> q, tensor_view<T, 3> out,
               const attend_options& options, call_site where) {
     require(options.audit == nullptr, "attend: an audit is for the host", where);
+    require(options.budget.of == retrieve_budget::kind::head, "attend: on the device, keep counts rows of a KV head", where);
     const device_step& now = planned(step);
     const memory& place = of.layer(layer);
     const bool replays = is_capturing(exec);
@@ -102,6 +104,10 @@ class device_runner {
     if (!place.retrieves) return;
     mark_seen(step, place.ordinal);
     observe_layer<Spec, T>(exec, of, planned(step), layer, q);
+  }
+
+  void replayed(const step_plan& step, call_site where) const {
+    require(planned(step).longest <= planned(step).planned, "replayed: a graph is planned for sequences of max_tokens", where);
   }
 
   void encode(const device& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted) {

@@ -28,7 +28,7 @@ __device__ __forceinline__ void write_energies(const Query& query, int group, in
 }
 
 template <int Threads, class T>
-__global__ void __launch_bounds__(Threads)
+__global__ void __launch_bounds__(Threads, 4)
     observe_tokens_kernel(bf16* const* samples, std::int64_t learned_at, int heads, tensor_view<const T, 3> q) {
   __shared__ bf16* energies;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) / heads, head = static_cast<std::int64_t>(blockIdx.x) % heads;
