@@ -5,6 +5,7 @@
 #include <kvx/codec/packed.hpp>
 #include <kvx/codec/quantize.hpp>
 #include <kvx/codec/rans.hpp>
+#include <kvx/codec/raw.hpp>
 #include <kvx/core/bits.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/core/tensor_view.hpp>
@@ -15,11 +16,6 @@
 #include <cstdint>
 
 namespace kvx {
-
-/// Rows as they are: the codec of a cache that stores without loss.
-struct raw {
-  friend constexpr bool operator==(const raw&, const raw&) = default;
-};
 
 /// What a quantiser leaves can be taken up by an entropy coder: levels of a fixed width by all, others by rans alone.
 template <class Quantizer, class Entropy>
