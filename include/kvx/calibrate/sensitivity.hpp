@@ -95,7 +95,7 @@ class sensitivity {
     }
   }
 
-  /// Rows of the residual stream after a layer.   rows (n, E)
+  /// Rows of the residual stream after a layer, without the sinks'.   rows (n, E)
   void residual(int layer, std::span<const float> rows, std::int64_t width, call_site where = call_site::here()) {
     layer_sums& l = at(layer, where);
     require(width >= 1 && static_cast<std::int64_t>(rows.size()) % width == 0, "sensitivity: residual rows are (n, E)", where);

@@ -1,0 +1,318 @@
+#pragma once
+// Calibration as a whole: rows of passages go in, in one pass; bases, scales, plans, the map from tokens and a report come out.
+
+#include <kvx/calibrate/held_out.hpp>
+#include <kvx/calibrate/moments.hpp>
+#include <kvx/calibrate/principal_components.hpp>
+#include <kvx/calibrate/report.hpp>
+#include <kvx/calibrate/span_fit.hpp>
+#include <kvx/calibrate/step_costs.hpp>
+#include <kvx/calibrate/token_regression.hpp>
+#include <kvx/codec/calibration.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace kvx {
+
+/// What is calibrated, and how finely.
+///
+/// spans           empty: a third of the layers each
+/// sinks, newest   first and last positions of a passage, which a codec leaves raw
+/// window          rows older than so many positions before a passage's end are neither read by a later token nor stored; 0: all are
+/// rank            components kept of a span, 0: those whose scale reaches the rank cut under the finest step of `finest_ratio`
+/// predictor_rank  of the map from tokens, 0: none
+/// plan_ratio      nominal ratio of the faithful plan, 0: no plan; made from `plan_tokens` held-out tokens
+/// exact_up_to     features up to which components are computed without sampling
+struct calibration_options {
+  std::vector<feature_span> spans = {};
+  std::int64_t sinks = 4;
+  std::int64_t newest = 32;
+  std::int64_t window = 0;
+  std::int64_t rank = 0;
+  double finest_ratio = 12;
+  std::int64_t predictor_rank = 256;
+  double ridge = .1;
+  double plan_ratio = 0;
+  std::int64_t plan_tokens = 128;
+  std::int64_t exact_up_to = 2048;
+  held_out_rule held_out = {};
+};
+
+/// Rows of consecutive tokens of one passage, all layers of each.
+///
+/// shapes      keys (n, L, H, D) before RoPE, values (n, L, H, Dv); embeddings (n, E) of the tokens, previous (E) of the one before the
+///             first of them, empty at the start of a passage; embeddings empty where nothing is predicted
+struct passage_rows {
+  std::int64_t first_position = 0;
+  std::int64_t passage_tokens = 0;
+  std::span<const float> keys;
+  std::span<const float> values;
+  std::span<const float> embeddings = {};
+  std::span<const float> previous = {};
+};
+
+/// Called as work goes on: what is done, and how far, 0 to 1.
+using calibration_progress = std::function<void(std::string_view what, double done)>;
+
+/// Streaming calibration of one model.
+///
+/// what        covariances of K and V of each span, and their regression on the embeddings of tokens, in one pass; weights, bases, scales
+///             and costs from them in `finish`
+/// cost        per token F^2 / spans + 2 E F multiply-adds; memory 4 bytes of F^2 / spans + 2 E F + held-out rows: 300 MB for 11,520
+/// features in
+///             three spans with an embedding of 576
+/// errors      usage_error: shapes. Tokens with a number that is not finite are left out and counted
+class calibrator {
+ public:
+  calibrator(const calibration_shape& shape, calibration_options options, std::int64_t embedding = 0, call_site where = call_site::here())
+      : shape_(shape), options_(std::move(options)), embedding_(embedding), held_(options_.held_out) {
+    require_range("layers", shape.layers, 1, 1 << 16, where);
+    require_range("KV heads", shape.kv_heads, 1, 1 << 12, where);
+    require_range("key dim", shape.key_dim, 1, 576, where);
+    require_range("value dim", shape.value_dim, 1, 576, where);
+    require_range("sinks", options_.sinks, 0, 1 << 20, where);
+    require_range("newest", options_.newest, 0, 1 << 30, where);
+    require_range("tokens of a piece that is held out", options_.held_out.piece, 1, 1 << 30, where);
+    require_range("embedding", embedding, 0, 1 << 20, where);
+    if (options_.spans.empty()) options_.spans = blocks_of_layers(shape.layers, shape.kv_heads, std::min(3, shape.layers), where);
+    for (const feature_span& s : options_.spans) {
+      require(!s.layers.empty() && s.heads > 0 && s.first_head >= 0 && s.first_head + s.heads <= shape.kv_heads,
+              "calibrator: a span holds layers and heads of the model", where);
+      for (const std::int32_t l : s.layers) require_range("layer of a span", l, 0, shape.layers - 1, where);
+      keys_.seen.emplace_back(s.features(shape.key_dim), where);
+      values_.seen.emplace_back(s.features(shape.value_dim), where);
+    }
+    keys_.dim = shape.key_dim;
+    values_.dim = shape.value_dim;
+    if (predicts()) {
+      inputs_.emplace(2 * embedding, where);
+      keys_.regression.emplace(2 * embedding, features(keys_), where);
+      values_.regression.emplace(2 * embedding, features(values_), where);
+    }
+  }
+
+  /// Adds tokens of a passage; passages follow each other, their tokens in order, cut anywhere.
+  void add(const host& exec, const passage_rows& rows, call_site where = call_site::here());
+
+  std::int64_t tokens() const { return keys_.seen.front().count(); }
+  std::int64_t held_out() const { return held_.count(); }
+  std::int64_t left_out() const { return left_out_; }
+
+  /// Fits. Weights of K (L, H, D) and V (L, H, Dv), or empty: see sensitivity.
+  calibration finish(const host& exec, std::span<const float> key_weights = {}, std::span<const float> value_weights = {},
+                     calibration_report* report = nullptr, const calibration_progress& progress = {},
+                     call_site where = call_site::here()) const;
+
+ private:
+  static bool all_finite(const float* x, std::int64_t n) {
+    float sum = 0;
+    for (std::int64_t i = 0; i < n; ++i) sum += x[i] * 0;               // NaN from then on
+    return sum == 0;
+  }
+  calibration_report describe(const calibration& c, const std::vector<fitted_span>& fitted) const;
+
+  struct part {
+    std::int64_t dim = 0;
+    std::vector<moments> seen;                                          // one a span
+    std::optional<token_regression> regression;                         // of all spans' features, one span after the other
+  };
+
+  bool predicts() const { return embedding_ > 0 && options_.predictor_rank > 0; }
+  static std::int64_t features(const part& p) {
+    std::int64_t sum = 0;
+    for (const moments& m : p.seen) sum += m.features();
+    return sum;
+  }
+
+  calibration_shape shape_;
+  calibration_options options_;
+  std::int64_t embedding_;
+  held_out_rows held_;
+  part keys_, values_;
+  std::optional<moments> inputs_;
+  std::int64_t piece_ = -1;
+  std::int64_t left_out_ = 0;
+};
+
+inline void calibrator::add(const host& exec, const passage_rows& rows, call_site where) {
+  const std::int64_t key_row = shape_.key_features(), value_row = shape_.value_features();
+  const std::int64_t count = static_cast<std::int64_t>(rows.keys.size()) / key_row;
+  require(
+      static_cast<std::int64_t>(rows.keys.size()) == count * key_row && static_cast<std::int64_t>(rows.values.size()) == count * value_row,
+      "calibrator: keys are (n, L, H, D) and values (n, L, H, Dv)", where);
+  require(!predicts() || (static_cast<std::int64_t>(rows.embeddings.size()) == count * embedding_ &&
+                          (rows.previous.empty() || static_cast<std::int64_t>(rows.previous.size()) == embedding_)),
+          "calibrator: an embedding a token, and of the one before", where);
+  const std::int64_t width = 2 * embedding_;
+  std::vector<std::int64_t> kept;
+  row_matrix z(predicts() ? count : 0, width);
+  for (std::int64_t t = 0; t < count; ++t) {
+    const std::int64_t position = rows.first_position + t, from_end = rows.passage_tokens - position;
+    if (position % held_.piece_length() == 0) ++piece_;
+    if (position < options_.sinks || from_end <= options_.newest || (options_.window > 0 && from_end > options_.window)) continue;
+    const float* const k = rows.keys.data() + t * key_row;
+    const float* const v = rows.values.data() + t * value_row;
+    float* const inputs = predicts() ? z.data() + static_cast<std::int64_t>(kept.size()) * width : nullptr;
+    bool finite = all_finite(k, key_row) && all_finite(v, value_row);
+    if (inputs != nullptr) {
+      const float* const here = rows.embeddings.data() + t * embedding_;
+      normed_embedding(here, embedding_, inputs);
+      normed_embedding(t > 0 ? here - embedding_ : rows.previous.empty() ? nullptr : rows.previous.data(), embedding_, inputs + embedding_);
+      finite = finite && all_finite(inputs, width);
+    }
+    if (!finite) {
+      ++left_out_;
+    } else if (held_.takes(piece_)) {
+      held_.keep(k, key_row, v, value_row, inputs, width);
+    } else {
+      kept.push_back(t);
+    }
+  }
+  const auto n = static_cast<std::int64_t>(kept.size());
+  if (n == 0) return;
+  if (predicts()) {
+    z.conservativeResize(n, width);
+    inputs_->add(exec, z);
+  }
+  const auto take = [&](part& p, const float* data, std::int64_t pitch) {
+    std::int64_t first = 0;
+    for (std::size_t s = 0; s < options_.spans.size(); ++s) {
+      row_matrix y(n, p.seen[s].features());
+      for (std::int64_t i = 0; i < n; ++i) {
+        gather_features(options_.spans[s], data + kept[static_cast<std::size_t>(i)] * pitch, shape_.kv_heads, p.dim, y.row(i).data());
+      }
+      p.seen[s].add(exec, y);
+      if (p.regression) p.regression->add(exec, z, y, first);
+      first += y.cols();
+    }
+  };
+  take(keys_, rows.keys.data(), key_row);
+  take(values_, rows.values.data(), value_row);
+}
+
+inline calibration calibrator::finish(const host& exec, std::span<const float> key_weights, std::span<const float> value_weights,
+                                      calibration_report* report, const calibration_progress& progress, call_site where) const {
+  require(tokens() >= 2, "calibrator: at least two tokens come before the fit", where);
+  const bool weighted = !key_weights.empty() || !value_weights.empty();
+  require(!weighted || (static_cast<std::int64_t>(key_weights.size()) == shape_.key_features() &&
+                        static_cast<std::int64_t>(value_weights.size()) == shape_.value_features()),
+          "calibrator: a weight a feature of the model, of K and of V", where);
+  for (const auto all : {key_weights, value_weights}) {
+    for (const float w : all) require(w > 0 && w < infinity, "calibrator: weights are positive and finite", where);
+  }
+  const auto say = [&](std::string_view what, double done) {
+    if (progress) progress(what, done);
+  };
+  calibration c;
+  c.shape = shape_;
+  c.sinks = options_.sinks;
+  c.weighted = weighted;
+  c.spans = options_.spans;
+  const scale_tables tables(c.rounding);
+  const std::size_t spans = c.spans.size();
+  std::vector<fitted_span> fitted(2 * spans);                           // K and V of each span
+  for (int i = 0; i < 2; ++i) {
+    const part& p = i == 0 ? keys_ : values_;
+    const std::span<const float> weights = i == 0 ? key_weights : value_weights;
+    std::vector<std::vector<float>> of_span(spans);                     // weights in the order of features
+    std::vector<float> joined_weights;
+    Eigen::VectorXd mean(features(p));
+    std::int64_t first = 0;
+    for (std::size_t s = 0; s < spans; ++s) {
+      const std::int64_t count = p.seen[s].features();
+      if (weighted) {
+        of_span[s].resize(static_cast<std::size_t>(count));
+        gather_features(c.spans[s], weights.data(), shape_.kv_heads, p.dim, of_span[s].data());
+        joined_weights.insert(joined_weights.end(), of_span[s].begin(), of_span[s].end());
+      }
+      mean.segment(first, count) = p.seen[s].shifted_mean();
+      first += count;
+    }
+    part_prediction prediction;
+    regression_map map;
+    row_matrix held_inputs;
+    if (p.regression) {
+      say(i == 0 ? "map from tokens to K" : "map from tokens to V", i * .5);
+      const std::int64_t rank = std::min({options_.predictor_rank, inputs_->features(), features(p)});
+      map = p.regression->fit(exec, *inputs_, mean, joined_weights, rank, options_.ridge, where);
+      token_predictor& stored = i == 0 ? c.key_predictor : c.value_predictor;
+      stored = {embedding_, rank, to_halves(map.inputs)};
+      prediction = {from_halves(stored.inputs, inputs_->features(), rank), map.kept, inputs_->mean().transpose().cast<float>()};
+      if (held_.count() > 0) held_inputs = held_.inputs() * prediction.inputs;
+    }
+    const row_matrix held = i == 0 ? held_.keys() : held_.values();
+    first = 0;
+    for (std::size_t s = 0; s < spans; ++s) {
+      say(i == 0 ? "basis of K" : "basis of V", i * .5 + .1 + .4 * static_cast<double>(s) / static_cast<double>(spans));
+      const std::int64_t count = p.seen[s].features();
+      row_matrix rows(held.rows(), count);
+      for (std::int64_t t = 0; t < held.rows(); ++t) {
+        gather_features(c.spans[s], held.row(t).data(), shape_.kv_heads, p.dim, rows.row(t).data());
+      }
+      component_search search{.rank = std::min(options_.rank, count), .exact_up_to = options_.exact_up_to};
+      if (search.rank == 0 && count > search.exact_up_to) search.rank = count / 3;
+      const Eigen::MatrixXf outputs = p.regression ? Eigen::MatrixXf(map.outputs.middleCols(first, count)) : Eigen::MatrixXf();
+      fitted[2 * s + static_cast<std::size_t>(i)] =
+          fit_span(exec, p.seen[s], of_span[s], outputs, prediction, std::move(rows), held_inputs, search, tables);
+      first += count;
+    }
+  }
+  say("costs of steps", .95);
+  c.costs = measure_steps(exec, tables, fitted, c.predicted() ? 32 : 0);
+  if (options_.rank == 0 && options_.finest_ratio > 0) {
+    std::int64_t all = 0;
+    for (const fitted_span& f : fitted) all += f.basis.features();
+    const auto finest = [&](const step_cost& cost) { return 16.0 * static_cast<double>(all) / static_cast<double>(cost.bits); };
+    const std::int16_t step = step_for(c, options_.finest_ratio, finest, where);
+    for (fitted_span& f : fitted) cut_rank(f, coded_components(f.basis.scales.data(), f.basis.rank(), step));
+    std::erase_if(c.costs, [&](const step_cost& cost) { return cost.log2_step < step - scale_units / 2; });
+  }
+  if (options_.plan_ratio > 0) {
+    for (std::size_t i = 0; i < fitted.size(); ++i) {
+      say("bit plan", .96 + .04 * static_cast<double>(i) / static_cast<double>(fitted.size()));
+      make_plan(exec, fitted[i], options_.plan_ratio, options_.plan_tokens);
+    }
+  }
+  if (report != nullptr) *report = describe(c, fitted);
+  for (std::size_t s = 0; s < spans; ++s) {
+    c.keys.push_back(std::move(fitted[2 * s].basis));
+    c.values.push_back(std::move(fitted[2 * s + 1].basis));
+  }
+  say("done", 1);
+  return c;
+}
+
+inline calibration_report calibrator::describe(const calibration& c, const std::vector<fitted_span>& fitted) const {
+  calibration_report report{tokens(), held_.count(), left_out_, {}, {}};
+  for (std::size_t i = 0; i < fitted.size(); ++i) {
+    const fitted_span& f = fitted[i];
+    const feature_span& span = c.spans[i / 2];
+    const double held = f.held_energy > 0 ? 1 - f.held.dropped / f.held_energy : 0;
+    // Where nothing is held out, the fit's own share: too large by what it has learned by heart.
+    const double before = f.held_before > 0 ? f.held_before : f.energy, after = f.held_before > 0 ? f.held_energy : f.left;
+    const double predicted = c.predicted() && before > 0 ? 1 - after / before : 0;
+    const std::string layers = std::to_string(span.layers.front()) + "-" + std::to_string(span.layers.back());
+    report.spans.push_back({(i % 2 == 0 ? "K of layers " : "V of layers ") + layers, f.basis.features(), f.basis.rank(), f.energy,
+                            predicted, f.captured, held});
+    if (tokens() < 3 * f.basis.features() && i % 2 == 0) {
+      report.warnings.push_back(report.spans.back().name + ": fewer than three tokens a feature; six are wanted");
+    }
+  }
+  if (!c.weighted && c.spans.size() > 1) {
+    report.warnings.push_back("several spans without sensitivity weights: worse than one span of the whole model at the same ratio");
+  }
+  if (held_.count() < 256) report.warnings.push_back("fewer than 256 held-out tokens: scales and costs are those of the fit, or uncertain");
+  return report;
+}
+
+}  // namespace kvx
