@@ -262,7 +262,7 @@ inline void add_codes(const kernels_used& kernels, const tier_view& of, tensor_v
   struct block {
     int n = 0;
     const std::uint8_t* codes[B];
-    float scales[B + simd::padding];
+    const half* scales[B];
   } blocks[2];
   const int shift = std::countr_zero(static_cast<unsigned>(of.zone.page.tokens));
   const std::int64_t mask = of.zone.page.tokens - 1;
@@ -271,24 +271,27 @@ inline void add_codes(const kernels_used& kernels, const tier_view& of, tensor_v
   const std::byte* const first_scale = scales.at(0, of.zone.head);
   const auto find = [&](std::size_t begin, block& b) {
     b.n = static_cast<int>(std::min<std::size_t>(taken.size() - std::min(begin, taken.size()), B));
-    half stored[B];
     for (int t = 0; t < b.n; ++t) {
       const std::int32_t id = of.ids[static_cast<std::size_t>(taken[begin + static_cast<std::size_t>(t)])];
       const std::int64_t page = of.zone.pages[id >> shift], slot = id & mask;
       b.codes[t] = first_code + page * codes.pitch + slot * format.row_bytes;
-      stored[t] = reinterpret_cast<const half*>(first_scale + page * scales.pitch)[slot];
+      b.scales[t] = reinterpret_cast<const half*>(first_scale + page * scales.pitch) + slot;
+      __builtin_prefetch(b.scales[t]);
     }
-    kernels.rows.conversions<half>().to_floats(stored, b.n, b.scales);
   };
   block *now = &blocks[0], *next = &blocks[1];
   find(0, *now);
   float scaled[simd::most_value_heads * B];                                                         // (G, B)
   for (std::size_t begin = 0; begin < taken.size(); begin += B) {
     find(begin + B, *next);
+    half stored[B];
+    float scale[B + simd::padding];
+    for (int t = 0; t < now->n; ++t) stored[t] = *now->scales[t];
+    kernels.rows.conversions<half>().to_floats(stored, now->n, scale);
     for (std::int64_t g = 0; g < G; ++g) {
       const float* const row = weights.at(g, 0);
       float* const to = scaled + g * B;
-      for (int t = 0; t < now->n; ++t) to[t] = row[taken[begin + static_cast<std::size_t>(t)]] * now->scales[t];
+      for (int t = 0; t < now->n; ++t) to[t] = row[taken[begin + static_cast<std::size_t>(t)]] * scale[t];
       std::fill(to + now->n, to + B, 0.0f);
     }
     kernels.values(format, now->codes, now->n, next->codes, next->n, scaled, static_cast<int>(G), p.code_sums, p.code_pitch);

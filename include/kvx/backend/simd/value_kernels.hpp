@@ -3,26 +3,27 @@
 
 /// A head's weights in whole numbers, -127..127, and what one of them is worth.   w (32), whole (32)
 inline float whole_weights(const float* w, std::int8_t* whole) {
-  float largest = 0;
-  for (int t = 0; t < value_block; ++t) {
-    const float x = w[t] < 0 ? -w[t] : w[t];
-    largest = x > largest ? x : largest;
-  }
-  // Below it the inverse overflows, and all of it is nothing; what is not finite keeps its unit and spoils the sums, as it must.
-  const float inverse = largest > 0x1p-100f ? 127 / largest : 0;
-  value_lanes::scale(w, inverse, whole);
-  float spoilt = 0;  // NaN where a weight is not finite
-  for (int t = 0; t < value_block; ++t) spoilt += w[t] * 0.0f;
+  float spoilt;  // 0, or NaN where a weight is not finite: it keeps the unit and spoils the sums, as it must
+  const float largest = value_lanes::largest(w, spoilt);
+  value_lanes::scale(w, largest > 0x1p-100f ? 127 / largest : 0, whole);  // below it the inverse overflows, and all of it is nothing
   return largest / 127 + spoilt;
+}
+
+/// Asks for the code of a token that is added later.
+[[gnu::always_inline]] inline void prefetch_value(const std::uint8_t* code, std::int64_t bytes) {
+  for (std::int64_t y = 0; y < bytes; y += 64) __builtin_prefetch(code + y);
+  if ((reinterpret_cast<std::uintptr_t>(code) & 63) + static_cast<std::uintptr_t>(bytes) > 64) __builtin_prefetch(code + bytes - 1);
 }
 
 /// Levels of up to 32 tokens, four tokens beside each other.   levels (fields, 4, quads, 32 bytes)
 template <int Bits>
-[[gnu::always_inline]] inline void spread_values(const value_lanes::table& table, const std::uint8_t* const* codes, int n, int at,
-                                                 int bytes, value_lanes::bytes* levels) {
+[[gnu::always_inline]] inline void spread_values(const value_lanes::table& table, const std::uint8_t* const* codes, int n,
+                                                 const std::uint8_t* const* next, int next_n, std::int64_t row, int at, int bytes,
+                                                 value_lanes::bytes* levels) {
   constexpr int fields = 8 / Bits, quads = value_block / 4;
   const int used = (n + 3) / 4;
   for (int u = 0; u < used; ++u) {
+    for (int t = 4 * u; t < 4 * u + 4 && t < next_n; ++t) prefetch_value(next[t], row);  // a few at a time: buffers are few
     value_lanes::bytes x[4];
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) x[j] = value_lanes::load(codes[4 * u + j < n ? 4 * u + j : n - 1] + at, bytes);  // of weight 0 beyond n
@@ -68,10 +69,6 @@ inline void value_sums(const value_format& f, const std::uint8_t* const* codes, 
                        const float* weights, int count, float* sums, std::int64_t pitch) {
   constexpr int vectors = 8 / Bits * 4, quads = value_block / 4;
   if (n <= 0) return;
-  for (int t = 0; t < next_n; ++t) {
-    for (std::int64_t y = 0; y < f.row_bytes; y += 64) __builtin_prefetch(next[t] + y);
-    __builtin_prefetch(next[t] + f.row_bytes - 1);
-  }
   value_lanes::quad_weights whole[most_value_heads];
   float units[most_value_heads];
   for (int g = 0; g < count; ++g) {
@@ -83,7 +80,7 @@ inline void value_sums(const value_format& f, const std::uint8_t* const* codes, 
   value_lanes::bytes levels[vectors * quads];
   for (int c = 0; c < f.chunks(); ++c) {
     const int at = c * value_chunk, left = static_cast<int>(f.row_bytes) - at;
-    spread_values<Bits>(table, codes, n, at, left < value_chunk ? left : value_chunk, levels);
+    spread_values<Bits>(table, codes, n, next, c == 0 ? next_n : 0, f.row_bytes, at, left < value_chunk ? left : value_chunk, levels);
     float* const out = sums + std::int64_t{c} * vectors * 8;
     int g = 0;
     for (; g + 4 <= count; g += 4) add_values<Bits, 4>(levels, (n + 3) / 4, whole + g, units + g, out + g * pitch, pitch);

@@ -45,6 +45,17 @@ struct value_lanes {
     }
     for (int j = 0; j < 4; ++j) v[j] = out[j];
   }
+  /// The largest size of 32 weights, NaN left out; spoilt: 0, NaN where one is not finite.
+  static float largest(const float* w, float& spoilt) {
+    float most = 0;
+    spoilt = 0;
+    for (int t = 0; t < value_block; ++t) {
+      const float x = w[t] < 0 ? -w[t] : w[t];
+      most = x > most ? x : most;
+      spoilt += w[t] * 0.0f;
+    }
+    return most;
+  }
   /// Ties to even.
   static void scale(const float* w, float inverse, std::int8_t* whole) {
     for (int t = 0; t < value_block; ++t) {
