@@ -16,11 +16,12 @@ inline constexpr std::int64_t page_front_bytes = 4;
 
 /// Coefficients to a chunk of at most out.size() bytes.
 ///
-/// what        the smallest step from log2_step on, in steps of an eighth of an octave over 32, whose chunk fits; components that a step
-///             leaves out take no room, so a large step always fits 24 bytes
+/// what        the smallest step from log2_step on, by thirty-seconds of an octave, whose chunk fits; the largest leaves every component
+/// out,
+///             which takes 16 bytes
 /// shapes      coefficients (kept_components of log2_step, tokens)
 /// exactness   a pure function of the coefficients and the room
-/// cost        some eleven entropy codings
+/// cost        some ten entropy codings
 /// errors      no_space: no step fits; unfit: numbers that no step codes
 template <class T, class E>
 status encode_within(const host& exec, const chain<T, dead_zone, E>& codec, const span_model& model,
@@ -33,8 +34,10 @@ status encode_within(const host& exec, const chain<T, dead_zone, E>& codec, cons
     kept.components = kept_components(codec, model, step);
     return encode_coefficients(exec, codec, model, kept, step, out, bytes, where);
   };
-  // A chunk is the shorter the larger its step, but for a few bytes; so what the bisection ends at is coded anew and may be one too fine.
-  int low = -1, high = (32767 - log2_step) / stride;
+  int largest_scale = log2_step;
+  for (std::int64_t c = 0; c < coefficients.components; ++c) largest_scale = std::max<int>(largest_scale, model.scales[c].log2_scale);
+  // A chunk is the shorter the larger its step, but for a few bytes; where those matter, the bisection finds one of the steps that fit.
+  int low = -1, high = (largest_scale - rank_cut + stride - log2_step) / stride;
   const status largest = attempt(high);
   if (!largest.ok()) return largest;
   while (high - low > 1) {
