@@ -64,39 +64,41 @@ __device__ __forceinline__ void for_each_head(const rerank_input& in, const rera
   }
 }
 
-/// softmax_sum over many blocks: the sums of the exponentials of candidates [first, first + Threads), from logits and orders of all.
+/// softmax_sum over many blocks: the sums of the exponentials of candidates [first, last), from logits and orders of all.
 template <int Threads>
-__device__ __forceinline__ void sum_exponentials(const rerank_input& in, const rerank_output& out, std::int64_t unit, const rerank_unit& u,
-                                                 std::int64_t first, choose_scratch<Threads>& s) {
+__device__ __forceinline__ void sum_exponentials(const rerank_input& in, const rerank_output& out, std::int64_t unit, std::int64_t first,
+                                                 std::int64_t last, choose_scratch<Threads>& s) {
   for_each_head<Threads, false>(in, out, unit, 0, [&](int g, const softmax_base& b, std::int64_t, float) { s.group.base[g] = b.base; });
   __syncthreads();
-  const std::int64_t t = first + threadIdx.x;
-  const float* const logits = out.logits_of(unit) + t;
-  std::int64_t* const sums = out.sums_of(unit) + first / Threads * out.group;
+  const float* const logits = out.logits_of(unit);
+  std::int64_t* const sums = out.sums_of(unit) + first / rerank_candidates * out.group;
   for (int g = 0; g < out.group; ++g) {
-    const float e = t < u.count ? quick_exp(logits[g * out.pitch] - s.group.base[g]) : 0.0f;
-    const std::int64_t mine = e > 0 ? fixed_point(e) : 0;  // NaN is left out
+    std::int64_t mine = 0;
+    for (std::int64_t t = first + threadIdx.x; t < last; t += Threads) {
+      const float e = quick_exp(logits[g * out.pitch + t] - s.group.base[g]);
+      if (e > 0) mine += fixed_point(e);  // NaN is left out
+    }
     const std::int64_t sum = block_reduce<Threads>(
         mine, [](std::int64_t a, std::int64_t b) { return a + b; }, s.group.sums);
     if (threadIdx.x == 0) sums[g] = sum;
   }
 }
 
-/// softmax_sum over many blocks: the scores of candidates [first, first + Threads), from logits, orders and sums of all.
+/// softmax_sum over many blocks: the scores of candidates [first, last), from logits, orders and sums of all.
 template <int Threads>
-__device__ __forceinline__ void score_candidates(const rerank_input& in, const rerank_output& out, std::int64_t unit, const rerank_unit& u,
-                                                 std::int64_t first, unsigned blocks, choose_scratch<Threads>& s) {
+__device__ __forceinline__ void score_candidates(const rerank_input& in, const rerank_output& out, std::int64_t unit, std::int64_t first,
+                                                 std::int64_t last, unsigned blocks, choose_scratch<Threads>& s) {
   for_each_head<Threads, true>(in, out, unit, blocks, [&](int g, const softmax_base& b, std::int64_t sum, float resident) {
     s.group.base[g] = b.base;
     s.group.factor[g] = softmax_share(b.largest, sum, resident);
   });
   __syncthreads();
-  const std::int64_t t = first + threadIdx.x;
-  if (t >= u.count) return;
-  const float* const logits = out.logits_of(unit) + t;
-  float score = 0;
-  for (int g = 0; g < out.group; ++g) score += rounded_product(quick_exp(logits[g * out.pitch] - s.group.base[g]), s.group.factor[g]);
-  out.scores[unit * out.pitch + t] = score;
+  const float* const logits = out.logits_of(unit);
+  for (std::int64_t t = first + threadIdx.x; t < last; t += Threads) {
+    float score = 0;
+    for (int g = 0; g < out.group; ++g) score += rounded_product(quick_exp(logits[g * out.pitch + t] - s.group.base[g]), s.group.factor[g]);
+    out.scores[unit * out.pitch + t] = score;
+  }
 }
 
 /// The best of a unit's candidates from their logits, by one block that sees all of them. Leaves the unit's counters 0.

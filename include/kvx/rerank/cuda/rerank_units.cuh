@@ -35,8 +35,8 @@ struct rerank_shape {
   KVX_HD constexpr std::int64_t counters_needed() const { return units() * (group + 3) + 1; }
 };
 
-/// Candidates that one block takes at least: so many sums of exponentials are kept.
-inline constexpr int least_rerank_block = 256;
+/// Candidates that one block takes, a thread two of them one after the other: two blocks on a multiprocessor hide each other's start.
+inline constexpr int rerank_threads = 256, rerank_candidates = 512;
 
 /// Queries of a step and candidates of its units. Trivially copyable; all pointers are the device's.
 ///
@@ -97,7 +97,7 @@ inline rerank_output plan_rerank(const rerank_shape& shape, scratch_parts& memor
   r.chosen_counts = memory.take<std::int32_t>(units);
   r.logits = memory.take<float>(units * shape.group * r.pitch);
   r.scores = memory.take<float>(units * r.pitch);
-  r.sum_pitch = ceil_div(shape.candidates, least_rerank_block);
+  r.sum_pitch = ceil_div(shape.candidates, rerank_candidates);
   r.sums = memory.take<std::int64_t>(units * r.sum_pitch * shape.group);
   r.counters = memory.take<std::uint32_t>(shape.counters_needed());
   return r;

@@ -27,10 +27,6 @@
 
 namespace kvx {
 
-/// Candidates of a block, a thread each: fewer where a thread sums for eight heads in registers.
-template <int Heads>
-inline constexpr int rerank_threads = Heads == 8 ? 256 : 512;
-
 /// What the kernel is told.
 ///
 /// blocks      of a unit, for the planned maximum
@@ -119,11 +115,10 @@ struct page_run {
   }
 };
 
-/// Logits of the candidates of one block, and the largest of each head's.
-template <int Threads, int Bits, int Heads, bool OneWeight>
-__device__ __forceinline__ void code_logits(const rerank_codes_arguments& a, std::int64_t unit, const rerank_unit& u, std::int64_t first,
+/// Logits of one candidate a thread, t of the unit, and the largest of each head's; whole warps call.
+template <int Bits, int Heads, bool OneWeight>
+__device__ __forceinline__ void code_logits(const rerank_codes_arguments& a, std::int64_t unit, const rerank_unit& u, std::int64_t t,
                                             const std::int8_t* whole, const signed_levels<Bits>& levels, const code_units& units) {
-  const std::int64_t t = first + threadIdx.x;
   const bool valid = t < u.count;
   const int G = a.out.group, lane = lane_of_thread();
   const std::int32_t id = valid ? a.in.ids[unit * a.in.id_pitch + t] : -1;
@@ -160,13 +155,13 @@ __device__ __forceinline__ void code_logits(const rerank_codes_arguments& a, std
   }
 }
 
-/// Candidates [first, first + Threads) of one unit: logits, then, when all blocks of the unit have theirs, what softmax_sum makes of
-/// them. The last block of a unit chooses.
+/// Candidates [first, first + rerank_candidates) of one unit: logits, then, when all blocks of the unit have theirs, what softmax_sum makes
+/// of them. The last block of a unit chooses.
 ///
 /// what        blocks are numbered as they start: first those that compute logits, then those that add exponentials, then those that
 ///             score. Only later ones wait for earlier ones. Other rules need logits alone
 template <int Threads, int Bits, int Heads, bool OneWeight>
-__global__ void __launch_bounds__(Threads, 1) rerank_codes_kernel(rerank_codes_arguments a) {
+__global__ void __launch_bounds__(Threads, Heads <= 4 ? 2 : 1) rerank_codes_kernel(rerank_codes_arguments a) {
   __shared__ rerank_unit u;
   __shared__ unsigned number;
   __shared__ union {
@@ -182,13 +177,14 @@ __global__ void __launch_bounds__(Threads, 1) rerank_codes_kernel(rerank_codes_a
   }
   __syncthreads();
   const unsigned phase = number / each;
-  const std::int64_t unit = number % each / a.blocks, first = std::int64_t{number % a.blocks} * Threads;
+  const std::int64_t unit = number % each / a.blocks, first = std::int64_t{number % a.blocks} * rerank_candidates;
   if (u.count <= 0 || (a.takes_all && u.count <= u.keep)) {
     if (first == 0 && phase == 0) choose_all<Threads>(a.in, a.out, unit, u.count > 0 ? u.count : 0);
     return;
   }
   if (first >= u.count) return;
-  const auto blocks = static_cast<unsigned>((u.count + Threads - 1) / Threads);
+  const auto blocks = static_cast<unsigned>((u.count + rerank_candidates - 1) / rerank_candidates);
+  const std::int64_t last = first + rerank_candidates < u.count ? first + rerank_candidates : u.count;
   unsigned* const done = a.out.counters_of(unit) + a.out.group;  // (3)
   auto* const shared = dynamic_shared<std::byte>();
   if (phase == 0) {
@@ -196,18 +192,20 @@ __global__ void __launch_bounds__(Threads, 1) rerank_codes_kernel(rerank_codes_a
     load_code_queries<Threads, Heads>(a, unit, whole, scratch.queries);
     if constexpr (Bits == 8) fill_signed_levels(a.layout, static_cast<int>(threadIdx.x), Threads, table);
     __syncthreads();
-    code_logits<Threads, Bits, Heads, OneWeight>(a, unit, u, first, whole, signed_levels<Bits>(a.layout, table), scratch.queries);
+    const signed_levels<Bits> levels(a.layout, table);
+    for (std::int64_t t = first; t < last; t += Threads)
+      code_logits<Bits, Heads, OneWeight>(a, unit, u, t + threadIdx.x, whole, levels, scratch.queries);
     if (sums) return tell_done(done);
     if (!arrives_last(done, blocks)) return;
     return choose_best(a.rule, a.in, a.out, unit, u, false, a.shares_scores ? reinterpret_cast<float*>(shared) : nullptr, scratch.choose);
   }
   if (phase == 1) {
     wait_for(done, blocks);
-    sum_exponentials(a.in, a.out, unit, u, first, scratch.choose);
+    sum_exponentials(a.in, a.out, unit, first, last, scratch.choose);
     return tell_done(done + 1);
   }
   wait_for(done + 1, blocks);
-  score_candidates(a.in, a.out, unit, u, first, blocks, scratch.choose);
+  score_candidates(a.in, a.out, unit, first, last, blocks, scratch.choose);
   if (!arrives_last(done + 2, blocks)) return;
   for (int i = static_cast<int>(threadIdx.x); i < a.out.group + 2; i += Threads) a.out.counters_of(unit)[i] = 0;
   const float* scores = a.out.scores + unit * a.out.pitch;
@@ -224,8 +222,7 @@ __global__ void __launch_bounds__(Threads, 1) rerank_codes_kernel(rerank_codes_a
 template <int Bits>
 void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight, call_site where) {
   const auto run = [&]<int Heads>() {
-    constexpr int threads = rerank_threads<Heads>;
-    const std::int64_t blocks = a.out.candidates > 0 ? ceil_div(a.out.candidates, threads) : 1;
+    const std::int64_t blocks = a.out.candidates > 0 ? ceil_div(a.out.candidates, rerank_candidates) : 1;
     const std::int64_t phases = a.rule.by == group_rule::kind::softmax_sum ? 3 : 1;
     require_range("rerank: blocks", phases * blocks * a.out.units(), 0, INT32_MAX, where);
     a.blocks = static_cast<unsigned>(blocks);
@@ -233,12 +230,12 @@ void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight,
         static_cast<std::size_t>(padded_rerank_heads<Heads>(a.out.group)) * static_cast<std::size_t>(a.layout.chunks() * code_chunk_dims);
     const std::size_t scores = a.shares_scores ? shared_score_bytes(a.out.candidates) : 0;
     const launch_shape shape = {.grid = dim3(static_cast<unsigned>(phases * blocks * a.out.units())),
-                                .threads = threads,
+                                .threads = rerank_threads,
                                 .shared_bytes = queries > scores ? queries : scores};
     if (one_weight) {
-      launch(exec, shape, rerank_codes_kernel<threads, Bits, Heads, true>, a);
+      launch(exec, shape, rerank_codes_kernel<rerank_threads, Bits, Heads, true>, a);
     } else {
-      launch(exec, shape, rerank_codes_kernel<threads, Bits, Heads, false>, a);
+      launch(exec, shape, rerank_codes_kernel<rerank_threads, Bits, Heads, false>, a);
     }
   };
   if (a.out.group == 1) return run.template operator()<1>();
@@ -252,7 +249,7 @@ void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight,
 ///             if the sketch has norms
 /// shapes      see rerank_input, rerank_output; page.key_dim D; columns of the layer, batch: items under the page ids of the columns.
 ///             What lies behind a unit's counts is not read, and units without candidates choose none
-/// cost        one launch: 512 candidates a block (256 for groups above 4); of softmax_sum's exponentials each block takes its part, and
+/// cost        one launch: 512 candidates a block; of softmax_sum's exponentials each block takes its part, and
 ///             the last block of a unit chooses; reads bits D / 8 + 2 D / m
 /// bytes a candidate exactness   the host's bits: logits, scores and choice; the counters are maxima and counts of integers, so the order
 /// of blocks does

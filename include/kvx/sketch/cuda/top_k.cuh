@@ -34,7 +34,7 @@ struct top_k_scratch {
 struct four_scores {
   float x[4];
 
-  __device__ __forceinline__ four_scores(const float* scores, std::int64_t t, std::int64_t count, bool aligned) {
+  __device__ __forceinline__ void load(const float* scores, std::int64_t t, std::int64_t count, bool aligned) {
     if (aligned && t + 4 <= count) {
       const float4 v = *reinterpret_cast<const float4*>(scores + t);
       x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
@@ -53,13 +53,20 @@ __device__ __forceinline__ void count_digits(const float* scores, std::int64_t c
   const int tid = static_cast<int>(threadIdx.x);
   for (int i = tid; i < digits * copies; i += Threads) s.histogram[i] = 0;
   __syncthreads();
-  for (std::int64_t t = 4 * tid; t < count; t += 4 * Threads) {
-    const four_scores four(scores, t, count, aligned);
+  // Loads of several turns together: a lone one would wait for memory each time.
+  constexpr int side = 4, turn = 4 * Threads;
+  for (std::int64_t first = 4 * tid; first < count; first += side * turn) {
+    four_scores fours[side];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t order = score_order(four.x[i]);
-      const bool counts = order != 0 && (shift == 24 || order >> (shift + 8) == prefix);
-      if (counts) atomicAdd(&s.histogram[(order >> shift & 255u) * copies + static_cast<unsigned>(tid % copies)], 1u);
+    for (int j = 0; j < side; ++j) fours[j].load(scores, first + j * turn, count, aligned);
+#pragma unroll
+    for (int j = 0; j < side; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t order = score_order(fours[j].x[i]);
+        const bool counts = order != 0 && (shift == 24 || order >> (shift + 8) == prefix);
+        if (counts) atomicAdd(&s.histogram[(order >> shift & 255u) * copies + static_cast<unsigned>(tid % copies)], 1u);
+      }
     }
   }
   __syncthreads();
@@ -134,9 +141,12 @@ __device__ __forceinline__ top_k_result block_top_k(const float* scores, std::in
   }
   // Taken: all above the prefix, and the first `ties` of those that have it. Threads hold four positions in a row.
   std::int64_t taken = 0;
+  four_scores next;
+  next.load(scores, 4 * tid, count, aligned);
   for (std::int64_t first = 0; first < count && taken < result.taken; first += 4 * Threads) {
     const std::int64_t t = first + 4 * tid;
-    const four_scores four(scores, t, count, aligned);
+    const four_scores four = next;
+    next.load(scores, t + 4 * Threads, count, aligned);  // while this turn's are counted
     bool above[4], tie[4];
     unsigned mine = 0;  // above in the low half, ties in the high one
 #pragma unroll
