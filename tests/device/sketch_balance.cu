@@ -3,6 +3,7 @@
 #include <kvx/core/math.hpp>
 #include <kvx/sketch/balance.hpp>
 #include <kvx/sketch/cuda/balance.cuh>
+#include <kvx/sketch/cuda/energies.cuh>
 
 #include <doctest/doctest.h>
 
@@ -144,11 +145,13 @@ TEST_CASE_TEMPLATE("energies: the squares of a group's queries, of the positions
       const auto values = static_cast<std::size_t>(layers * heads * dim);
       const device_array<E> queries(q);
       const device_array<kvx::bf16> first(values), second(values);
-      const device_array<kvx::query_to_observe> list(
-          std::vector<kvx::query_to_observe>{{3, first.data()}, {0, nullptr}, {11, second.data()}});
+      std::vector<kvx::bf16*> samples(rows, nullptr);
+      samples[3] = first.data();
+      samples[11] = second.data();
+      const device_array<kvx::bf16*> list(samples);
       const kvx::test::test_stream stream;
-      kvx::observe_queries(kvx::device{.stream = stream.get()}, kvx::tensor_view<const E, 3>(queries.data(), rows, heads * group, dim),
-                           list.data(), 3, heads, heads * dim);
+      kvx::observe_tokens(kvx::device{.stream = stream.get()}, list.data(), heads * dim, heads,
+                          kvx::tensor_view<const E, 3>(queries.data(), rows, heads * group, dim));
       stream.wait();
       for (const int row : {3, 11}) {
         const auto energies = (row == 3 ? first : second).read();

@@ -1,12 +1,11 @@
 #pragma once
-// The balance on the device: energies of the queries that are learned from, and the diagonals that follow from them and the keys.
+// The balance on the device: the diagonals that follow from the keys and from the energies of the queries that are learned from.
 
 #include <kvx/backend/cuda/collectives.cuh>
 #include <kvx/backend/cuda/launch.cuh>
 #include <kvx/backend/device.cuh>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
-#include <kvx/core/tensor_view.hpp>
 #include <kvx/layout/row_view.hpp>
 #include <kvx/sketch/balance.hpp>
 
@@ -16,49 +15,6 @@
 #include <cstdint>
 
 namespace kvx {
-
-/// The queries of one position, to be written down.
-///
-/// row         of q
-/// energies    (layers, H, D) of the position, in device memory; null: nothing is written
-struct query_to_observe {
-  std::int64_t row = 0;
-  bf16* energies = nullptr;
-};
-
-inline constexpr int observe_threads = 128;
-
-template <int Threads, class T>
-__global__ void __launch_bounds__(Threads)
-    observe_queries_kernel(tensor_view<const T, 3> q, const query_to_observe* positions, int heads, int dim, std::int64_t at) {
-  const query_to_observe position = positions[blockIdx.x / static_cast<unsigned>(heads)];
-  if (position.energies == nullptr) return;
-  const std::int64_t head = blockIdx.x % static_cast<unsigned>(heads);
-  const std::int64_t group = q.extents[1] / heads;
-  for (int d = static_cast<int>(threadIdx.x); d < dim; d += Threads) {
-    double sum = 0;
-    for (std::int64_t g = 0; g < group; ++g) {
-      const double x = static_cast<double>(to_float(*q.at(position.row, head * group + g, d)));
-      sum += x * x;  // exact in double
-    }
-    position.energies[at + head * dim + d] = round_to<bf16>(static_cast<float>(sum));
-  }
-}
-
-/// Writes down the queries of the positions that are learned from, of one layer: squares added up over the heads of a group.
-///
-/// shapes      q (N, Q, D); positions (count) in device memory; at: where the values (H, D) of the layer begin in each energies
-/// exactness   the bits of the host: sums in double, ascending, rounded to bf16
-/// cost        one launch
-template <class T>
-void observe_queries(const device& exec, tensor_view<const T, 3> q, const query_to_observe* positions, std::int64_t count, int heads,
-                     std::int64_t at, call_site where = call_site::here()) {
-  require_range("observe_queries: KV heads", heads, 1, INT32_MAX, where);
-  require_range("observe_queries: positions", count, 0, INT32_MAX / heads, where);
-  const auto dim = static_cast<int>(q.extents[2]);
-  launch(exec, {.grid = dim3(static_cast<unsigned>(count * heads)), .threads = observe_threads}, observe_queries_kernel<observe_threads, T>,
-         q, positions, heads, dim, at);
-}
 
 /// What one sequence has learned from when its balance is fixed.
 ///
