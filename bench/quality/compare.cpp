@@ -7,6 +7,7 @@
 #include <kvx/core/check.hpp>
 
 #include <memory>
+#include <utility>
 
 namespace quality {
 namespace {
@@ -40,7 +41,33 @@ std::span<const float> step_together(forward_pass& pass, const kvx::host& exec, 
   return pass.logits(caches.size());
 }
 
+/// What the caches of `pass` hold: so many tokens, in all layers.
+kvx::geometry geometry_of(const forward_pass& pass, std::size_t tokens) {
+  const decode_loop::model_shape& s = pass.weights().shape;
+  return {.layers = static_cast<int>(s.layers),
+          .kv_heads = static_cast<int>(s.kv_heads),
+          .query_heads = static_cast<int>(s.query_heads),
+          .max_tokens = signed_size(std::max(tokens, pass.most_tokens())),
+          .max_step_tokens = signed_size(pass.most_tokens()),
+          .rope = s.turned_pairs()};
+}
+
 }  // namespace
+
+std::vector<token_id> with_own_tail(forward_pass& pass, const kvx::host& exec, std::vector<token_id> ids, std::size_t prompt,
+                                    std::size_t count, const progress_report& progress) {
+  const std::size_t first = prompt - count;
+  const auto cache = make_reference(exec, geometry_of(pass, prompt));
+  decode_loop::sampler draw(.8, 1);
+  auto logits = decode_loop::run_prompt(pass, *cache, std::span(ids).first(first),
+                                        {.scored = 1, .progress = [&](std::size_t done) { progress("prompt", done, first); }});
+  for (std::size_t i = 0; i < count; ++i) {
+    ids[first + i] = draw(logits);
+    logits = decode_loop::forward(pass, *cache, std::span<const token_id>(&ids[first + i], 1));
+    progress("generate", i + 1, count);
+  }
+  return ids;
+}
 
 std::vector<scores> compare(forward_pass& pass, const kvx::host& exec, std::span<const method* const> methods,
                             std::span<const token_id> ids, std::size_t prompt, std::size_t scored, const progress_report& progress) {
@@ -50,12 +77,7 @@ std::vector<scores> compare(forward_pass& pass, const kvx::host& exec, std::span
   kvx::require_range("caches", signed_size(methods.size()) + 1, 1, signed_size(pass.most_tokens()), here);
   kvx::require_range("head dimension", signed_size(s.head_dim), head_dim, head_dim, here);
 
-  kvx::geometry geometry{.layers = static_cast<int>(s.layers),
-                         .kv_heads = static_cast<int>(s.kv_heads),
-                         .query_heads = static_cast<int>(s.query_heads),
-                         .max_tokens = signed_size(std::max(prompt + scored, pass.most_tokens())),
-                         .max_step_tokens = signed_size(pass.most_tokens()),
-                         .rope = s.turned_pairs()};
+  kvx::geometry geometry = geometry_of(pass, prompt + scored);
   // The prompt's attention, the reference's alone, uses all threads; a decode step gives each cache to one of them.
   const kvx::host alone{.threads = 1};
   std::vector<std::unique_ptr<any_cache>> caches;

@@ -27,4 +27,9 @@ std::vector<scores> compare(decode_loop::forward_pass& pass, const kvx::host& ex
                             std::span<const decode_loop::token_id> ids, std::size_t prompt, std::size_t scored,
                             const progress_report& progress);
 
+/// The text with the last `count` of its first `prompt` tokens replaced by what the model itself says there: temperature .8, seed 1, dense.
+std::vector<decode_loop::token_id> with_own_tail(decode_loop::forward_pass& pass, const kvx::host& exec,
+                                                 std::vector<decode_loop::token_id> ids, std::size_t prompt, std::size_t count,
+                                                 const progress_report& progress);
+
 }  // namespace quality

@@ -60,6 +60,14 @@ int run(const quality::options& o, std::size_t prompt, std::size_t scored) {
       if (above != nullptr && below != nullptr) quality::print_value(std::cout, q.name, suffix, quality::quotient_of(above->kl, below->kl));
     }
     std::cout << std::flush;
+
+    const auto tiered = std::find_if(methods.begin(), methods.end(), [](const quality::method* m) { return m->name == "tiered_32"; });
+    constexpr std::size_t own = 1024;
+    if (tiered == methods.end() || !suffix.empty() || prompt <= own) continue;
+    const auto drifted = quality::with_own_tail(pass, exec, ids, prompt, own, quality::show_progress);
+    const auto far = quality::compare(pass, exec, std::span(tiered, 1), drifted, prompt, scored, quality::show_progress);
+    quality::print_value(std::cout, "kl_tiered_32_drift", suffix, quality::summarise(far[1].kl));
+    std::cout << std::flush;
   }
   return 0;
 }

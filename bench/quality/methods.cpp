@@ -130,6 +130,10 @@ bool wanted(const method& candidate, std::string_view filter) {
   for (const char* what : {"kl_", "top1_", "perplexity_", "attended_"}) {
     if ((what + name).find(filter) != std::string::npos) return true;
   }
+  if (name == "tiered_32" && std::string_view("kl_tiered_32_drift").find(filter) != std::string_view::npos) return true;
+  for (const quotient& q : all_quotients()) {  // they need two methods
+    if ((q.above == name || q.below == name) && q.name.find(filter) != std::string_view::npos) return true;
+  }
   return false;
 }
 
