@@ -99,7 +99,7 @@ const method table[] = {
     {"candidates_exact", always, retrieving, retrieve<paris_kv, 1000, 10>, print_divergence, 1000},
     {"tiered_32_7", always, retrieving, retrieve_tiers<tiered_4, 32, 7>, print_divergence, 32},  // those whose speed is measured
     {"tiered_32_5", always, retrieving, retrieve_tiers<tiered_4, 32, 5>, print_divergence, 32},
-    {"tiered_32_small", on_request, retrieving, retrieve_tiers<tiered_small, 32, 10>, print_divergence, 32},
+    {"tiered_32_small", always, retrieving, retrieve_tiers<tiered_small, 32, 10>, print_divergence, 32},
     {"sweep_window_128", on_request, window_of(128), hold<full<kvx::bf16>>, print_divergence},
     {"sweep_window_256", on_request, window_of(256), hold<full<kvx::bf16>>, print_divergence},
     {"sweep_window_512", on_request, window_of(512), hold<full<kvx::bf16>>, print_divergence},
