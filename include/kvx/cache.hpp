@@ -133,6 +133,9 @@ class cache {
   /// earlier step had the same number of new tokens in each entry, and no other step was open beside either.
   void replayed(kvx::step& step, call_site where = call_site::here());
 
+  /// On a device: what is enqueued later sees the columns of all committed tokens, as attention does by itself.
+  void settle(const Backend& exec) { runner_.release(exec); }
+
   // ---- looking inside ----
 
   /// Addresses of one layer's rows: what a kernel of your own takes.

@@ -98,6 +98,7 @@ class cache_on_host {
   column_array column(int layer, int c) const {
     column_array column = cache_.column(layer, c);
     if (column.data == nullptr) return column;
+    cache_.settle(exec_);
     column_ = bytes_of(exec_, column.data, page_count(layer) * column.heads * column.pitch);
     column.data = column_.data();
     return column;
@@ -119,7 +120,7 @@ class cache_on_host {
 
   device exec_;
   cache_plan plan_;
-  cache_type cache_;
+  mutable cache_type cache_;
   mutable std::vector<std::byte> rows_;
   mutable std::vector<std::byte> column_;
 };
