@@ -173,6 +173,22 @@ TEST_CASE("sinks, newest rows, rows no later token reads and rows that are not f
   CHECK(count({.sinks = 4, .newest = 32}, infinity) == std::pair<std::int64_t, std::int64_t>(162, 2));
 }
 
+TEST_CASE("one passage alone: nothing is held out, and the report says so") {
+  const model m;
+  calibrator c(shape, {});
+  feed(c, m.run(300, 5), 64, false);
+  calibration_report report;
+  const calibration found = c.finish(host{}, {}, {}, &report);
+  CHECK(report.held_out == 0);
+  CHECK(report.warnings.size() == 2);
+  CHECK(found.costs.empty());
+  CHECK(check_calibration(found).ok());
+  CHECK_THROWS_AS(static_cast<void>(step_for_ratio(found, 10)), usage_error);
+  CHECK_THROWS_AS(calibrator(shape, {}).finish(host{}), usage_error);
+  const auto p = m.run(10, 5);
+  CHECK_THROWS_AS(c.add(host{}, {0, 9, p.keys, p.values}), usage_error);
+}
+
 TEST_CASE("weights are folded in: what matters more is coded with less error") {
   std::vector<float> key(static_cast<std::size_t>(shape.key_features()), 1), value(static_cast<std::size_t>(shape.value_features()), 1);
   for (std::size_t i = 0; i < 8; ++i) key[i] = 10;
@@ -260,7 +276,7 @@ TEST_CASE("drift: none on rows of the same kind, seen where mean or spread chang
     auto keys = fresh.keys;
     for (std::size_t i = 0; i < keys.size(); ++i) keys[i] += i % 64 < 16 ? 3.f : 0;
     const drift_report moved = measure_drift(host{}, c, {keys, fresh.values, in});
-    CHECK(moved.keys[0].shift > 1);
+    CHECK(moved.keys[0].shift > .5);
     CHECK(moved.keys[2].shift < .15);
     CHECK(moved.bits > 1.02);
     auto values = fresh.values;

@@ -68,9 +68,8 @@ using calibration_progress = std::function<void(std::string_view what, double do
 ///
 /// what        covariances of K and V of each span, and their regression on the embeddings of tokens, in one pass; weights, bases, scales
 ///             and costs from them in `finish`
-/// cost        per token F^2 / spans + 2 E F multiply-adds; memory 4 bytes of F^2 / spans + 2 E F + held-out rows: 300 MB for 11,520
-/// features in
-///             three spans with an embedding of 576
+/// cost        a token: F^2 / spans + 2 E F multiply-adds. Memory: 4 bytes of F^2 / spans + 2 E F, and held-out rows; 250 MB for 11,520
+///             features in three spans of K and of V, and an embedding of 576
 /// errors      usage_error: shapes. Tokens with a number that is not finite are left out and counted
 class calibrator {
  public:
@@ -119,6 +118,8 @@ class calibrator {
     for (std::int64_t i = 0; i < n; ++i) sum += x[i] * 0;               // NaN from then on
     return sum == 0;
   }
+  void fit_part(const host& exec, const scale_tables& tables, bool is_key, std::span<const float> weights, calibration& c,
+                std::vector<fitted_span>& fitted, const calibration_progress& say, call_site where) const;
   calibration_report describe(const calibration& c, const std::vector<fitted_span>& fitted) const;
 
   struct part {
@@ -153,6 +154,8 @@ inline void calibrator::add(const host& exec, const passage_rows& rows, call_sit
   require(!predicts() || (static_cast<std::int64_t>(rows.embeddings.size()) == count * embedding_ &&
                           (rows.previous.empty() || static_cast<std::int64_t>(rows.previous.size()) == embedding_)),
           "calibrator: an embedding a token, and of the one before", where);
+  require(rows.first_position >= 0 && rows.passage_tokens >= rows.first_position + count, "calibrator: rows lie within their passage",
+          where);
   const std::int64_t width = 2 * embedding_;
   std::vector<std::int64_t> kept;
   row_matrix z(predicts() ? count : 0, width);
@@ -200,6 +203,55 @@ inline void calibrator::add(const host& exec, const passage_rows& rows, call_sit
   take(values_, rows.values.data(), value_row);
 }
 
+/// The map from tokens and the bases of K or V; fitted[2 s] is K of span s, fitted[2 s + 1] its V.
+inline void calibrator::fit_part(const host& exec, const scale_tables& tables, bool is_key, std::span<const float> weights, calibration& c,
+                                 std::vector<fitted_span>& fitted, const calibration_progress& say, call_site where) const {
+  const part& p = is_key ? keys_ : values_;
+  const double begun = is_key ? 0 : .5;
+  std::vector<std::vector<float>> of_span(c.spans.size());              // weights in the order of features
+  std::vector<float> joined_weights;
+  Eigen::VectorXd mean(features(p));
+  std::int64_t first = 0;
+  for (std::size_t s = 0; s < c.spans.size(); ++s) {
+    const std::int64_t count = p.seen[s].features();
+    if (!weights.empty()) {
+      of_span[s].resize(static_cast<std::size_t>(count));
+      gather_features(c.spans[s], weights.data(), shape_.kv_heads, p.dim, of_span[s].data());
+      joined_weights.insert(joined_weights.end(), of_span[s].begin(), of_span[s].end());
+    }
+    mean.segment(first, count) = p.seen[s].shifted_mean();
+    first += count;
+  }
+  part_prediction prediction;
+  regression_map map;
+  row_matrix held_inputs;
+  if (p.regression) {
+    say(is_key ? "map from tokens to K" : "map from tokens to V", begun);
+    const std::int64_t rank = std::min({options_.predictor_rank, inputs_->features(), features(p)});
+    map = p.regression->fit(exec, *inputs_, mean, joined_weights, rank, options_.ridge, where);
+    token_predictor& stored = is_key ? c.key_predictor : c.value_predictor;
+    stored = {embedding_, rank, to_halves(map.inputs)};
+    prediction = {from_halves(stored.inputs, inputs_->features(), rank), map.kept, inputs_->mean().transpose().cast<float>()};
+    if (held_.count() > 0) held_inputs = held_.inputs() * prediction.inputs;
+  }
+  const row_matrix held = is_key ? held_.keys() : held_.values();
+  first = 0;
+  for (std::size_t s = 0; s < c.spans.size(); ++s) {
+    say(is_key ? "basis of K" : "basis of V", begun + .1 + .4 * static_cast<double>(s) / static_cast<double>(c.spans.size()));
+    const std::int64_t count = p.seen[s].features();
+    row_matrix rows(held.rows(), count);
+    for (std::int64_t t = 0; t < held.rows(); ++t) {
+      gather_features(c.spans[s], held.row(t).data(), shape_.kv_heads, p.dim, rows.row(t).data());
+    }
+    component_search search{.rank = std::min(options_.rank, count), .exact_up_to = options_.exact_up_to};
+    if (search.rank == 0 && count > search.exact_up_to) search.rank = count / 3;
+    const Eigen::MatrixXf outputs = p.regression ? Eigen::MatrixXf(map.outputs.middleCols(first, count)) : Eigen::MatrixXf();
+    fitted[2 * s + (is_key ? 0 : 1)] =
+        fit_span(exec, p.seen[s], of_span[s], outputs, prediction, std::move(rows), held_inputs, search, tables);
+    first += count;
+  }
+}
+
 inline calibration calibrator::finish(const host& exec, std::span<const float> key_weights, std::span<const float> value_weights,
                                       calibration_report* report, const calibration_progress& progress, call_site where) const {
   require(tokens() >= 2, "calibrator: at least two tokens come before the fit", where);
@@ -210,9 +262,7 @@ inline calibration calibrator::finish(const host& exec, std::span<const float> k
   for (const auto all : {key_weights, value_weights}) {
     for (const float w : all) require(w > 0 && w < infinity, "calibrator: weights are positive and finite", where);
   }
-  const auto say = [&](std::string_view what, double done) {
-    if (progress) progress(what, done);
-  };
+  const calibration_progress say = progress ? progress : [](std::string_view, double) {};
   calibration c;
   c.shape = shape_;
   c.sinks = options_.sinks;
@@ -221,61 +271,17 @@ inline calibration calibrator::finish(const host& exec, std::span<const float> k
   const scale_tables tables(c.rounding);
   const std::size_t spans = c.spans.size();
   std::vector<fitted_span> fitted(2 * spans);                           // K and V of each span
-  for (int i = 0; i < 2; ++i) {
-    const part& p = i == 0 ? keys_ : values_;
-    const std::span<const float> weights = i == 0 ? key_weights : value_weights;
-    std::vector<std::vector<float>> of_span(spans);                     // weights in the order of features
-    std::vector<float> joined_weights;
-    Eigen::VectorXd mean(features(p));
-    std::int64_t first = 0;
-    for (std::size_t s = 0; s < spans; ++s) {
-      const std::int64_t count = p.seen[s].features();
-      if (weighted) {
-        of_span[s].resize(static_cast<std::size_t>(count));
-        gather_features(c.spans[s], weights.data(), shape_.kv_heads, p.dim, of_span[s].data());
-        joined_weights.insert(joined_weights.end(), of_span[s].begin(), of_span[s].end());
-      }
-      mean.segment(first, count) = p.seen[s].shifted_mean();
-      first += count;
-    }
-    part_prediction prediction;
-    regression_map map;
-    row_matrix held_inputs;
-    if (p.regression) {
-      say(i == 0 ? "map from tokens to K" : "map from tokens to V", i * .5);
-      const std::int64_t rank = std::min({options_.predictor_rank, inputs_->features(), features(p)});
-      map = p.regression->fit(exec, *inputs_, mean, joined_weights, rank, options_.ridge, where);
-      token_predictor& stored = i == 0 ? c.key_predictor : c.value_predictor;
-      stored = {embedding_, rank, to_halves(map.inputs)};
-      prediction = {from_halves(stored.inputs, inputs_->features(), rank), map.kept, inputs_->mean().transpose().cast<float>()};
-      if (held_.count() > 0) held_inputs = held_.inputs() * prediction.inputs;
-    }
-    const row_matrix held = i == 0 ? held_.keys() : held_.values();
-    first = 0;
-    for (std::size_t s = 0; s < spans; ++s) {
-      say(i == 0 ? "basis of K" : "basis of V", i * .5 + .1 + .4 * static_cast<double>(s) / static_cast<double>(spans));
-      const std::int64_t count = p.seen[s].features();
-      row_matrix rows(held.rows(), count);
-      for (std::int64_t t = 0; t < held.rows(); ++t) {
-        gather_features(c.spans[s], held.row(t).data(), shape_.kv_heads, p.dim, rows.row(t).data());
-      }
-      component_search search{.rank = std::min(options_.rank, count), .exact_up_to = options_.exact_up_to};
-      if (search.rank == 0 && count > search.exact_up_to) search.rank = count / 3;
-      const Eigen::MatrixXf outputs = p.regression ? Eigen::MatrixXf(map.outputs.middleCols(first, count)) : Eigen::MatrixXf();
-      fitted[2 * s + static_cast<std::size_t>(i)] =
-          fit_span(exec, p.seen[s], of_span[s], outputs, prediction, std::move(rows), held_inputs, search, tables);
-      first += count;
-    }
-  }
+  fit_part(exec, tables, true, key_weights, c, fitted, say, where);
+  fit_part(exec, tables, false, value_weights, c, fitted, say, where);
   say("costs of steps", .95);
   c.costs = measure_steps(exec, tables, fitted, c.predicted() ? 32 : 0);
-  if (options_.rank == 0 && options_.finest_ratio > 0) {
+  if (options_.rank == 0 && options_.finest_ratio > 0 && !c.costs.empty()) {
     std::int64_t all = 0;
     for (const fitted_span& f : fitted) all += f.basis.features();
     const auto finest = [&](const step_cost& cost) { return 16.0 * static_cast<double>(all) / static_cast<double>(cost.bits); };
     const std::int16_t step = step_for(c, options_.finest_ratio, finest, where);
     for (fitted_span& f : fitted) cut_rank(f, coded_components(f.basis.scales.data(), f.basis.rank(), step));
-    std::erase_if(c.costs, [&](const step_cost& cost) { return cost.log2_step < step - scale_units / 2; });
+    std::erase_if(c.costs, [&](const step_cost& cost) { return cost.log2_step < step - scale_units / 8; });
   }
   if (options_.plan_ratio > 0) {
     for (std::size_t i = 0; i < fitted.size(); ++i) {
