@@ -51,6 +51,9 @@ class forward_pass {
   /// Logits of the last `count` tokens (count, vocabulary), valid until the next pass.
   std::span<const float> logits(std::size_t count);
 
+  /// The residual stream (N, E): after the last layer that was mixed.
+  std::span<const float> residual() const { return {x_.data(), tokens_ * model_.shape.embedding}; }
+
   std::size_t most_tokens() const { return most_tokens_; }
   const model& weights() const { return model_; }
 

@@ -1,0 +1,62 @@
+#include "calibrate_model.hpp"
+
+#include "caches.hpp"
+#include "comparison.hpp"
+#include "passage_observer.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace decode_loop {
+
+std::vector<std::vector<token_id>> draw_passages(std::span<const std::vector<token_id>> texts, std::size_t tokens, std::size_t length) {
+  std::vector<std::vector<token_id>> passages;
+  const std::size_t wanted = std::max<std::size_t>(1, tokens / std::max<std::size_t>(1, texts.size()));
+  const std::size_t most = (wanted + length - 1) / length;
+  for (std::size_t i = 0; i < most; ++i) {                              // in turns: what is held out is of every text
+    for (const auto& text : texts) {
+      const std::size_t size = std::min({length, wanted, text.size()}), count = size == 0 ? 0 : std::min(most, text.size() / size);
+      if (i >= count) continue;
+      const std::size_t first = count == 1 ? 0 : i * (text.size() - size) / (count - 1);
+      passages.emplace_back(text.begin() + static_cast<std::ptrdiff_t>(first), text.begin() + static_cast<std::ptrdiff_t>(first + size));
+    }
+  }
+  return passages;
+}
+
+std::vector<kvx::calibration> calibrate_model(forward_pass& pass, const kvx::host& exec, std::span<const std::vector<token_id>> passages,
+                                              std::span<const calibration_request> requests, std::vector<kvx::calibration_report>& reports,
+                                              const std::function<void(std::string_view what, double done)>& progress) {
+  const model& weights = pass.weights();
+  kvx::sensitivity attention(attention_of(weights.shape));
+  observe_projections(attention, weights);
+  std::vector<kvx::calibrator> calibrators;
+  for (const calibration_request& r : requests) {
+    calibrators.emplace_back(rows_of(weights.shape), r.options, r.predictor ? static_cast<std::int64_t>(weights.shape.embedding) : 0);
+  }
+  std::size_t longest = 0;
+  for (const auto& p : passages) longest = std::max(longest, p.size());
+  const auto cache = make_reference(exec, request_for(weights.shape, longest, pass.most_tokens(), 0));
+  for (std::size_t i = 0; i < passages.size(); ++i) {
+    cache->clear();
+    progress("passages", static_cast<double>(i) / static_cast<double>(passages.size()));
+    passage_observer(pass, calibrators, attention).run(exec, *cache, passages[i], {.sinks = 4, .newest = 64});
+  }
+  progress("passages", 1);
+  const std::vector<float> key_weights = attention.key_weights(), value_weights = attention.value_weights();
+  std::vector<kvx::calibration> fitted;
+  reports.resize(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const bool weighted = requests[i].weighted;
+    fitted.push_back(calibrators[i].finish(exec, weighted ? std::span<const float>(key_weights) : std::span<const float>(),
+                                           weighted ? std::span<const float>(value_weights) : std::span<const float>(), &reports[i],
+                                           progress));
+    fitted.back().turns = {rope_of(weights.shape)};
+    fitted.back().turn_of_layer.assign(weights.shape.layers, 0);
+  }
+  return fitted;
+}
+
+}  // namespace decode_loop

@@ -1,0 +1,163 @@
+// Calibrates a model's cache codec from text files: a forward pass over passages of them, then bases, scales and the map from tokens.
+
+#include "calibrate_model.hpp"
+
+#include "file_error.hpp"
+#include "model.hpp"
+#include "report.hpp"
+
+#include <kvx/codec/calibration_file.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <string>
+#include <thread>
+
+namespace decode_loop {
+namespace {
+
+constexpr const char* help = R"(usage: calibrate --model FILE --out FILE [options] TEXT...
+
+  TEXT...            text files; passages are drawn evenly from all of them
+  --tokens N         tokens in all (12000)
+  --passage N        tokens of a passage (504): many short ones see more kinds of text than few long ones
+  --blocks N         blocks of layers that have a basis each (3); 1: the whole model
+  --rank N           components of a basis (what 12 times smaller needs)
+  --no-weights       leave out the model's sensitivity
+  --no-predictor     leave out the map from tokens
+  --faithful RATIO   a bit plan for this nominal ratio: one basis for the whole model, no weights, no predictor
+  --threads N        (all cores)
+)";
+
+struct arguments {
+  std::string model, out;
+  std::vector<std::string> texts;
+  std::int64_t tokens = 12000, passage = 504, blocks = 3, rank = 0, threads = 0;
+  double faithful = 0;
+  bool weights = true, predictor = true;
+};
+
+/// errors      file_error for an unknown option or a value that is missing or no number in its range
+arguments parse(int count, char** words) {
+  arguments a;
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    const auto value = [&]() -> std::string {
+      if (++i >= count) throw file_error(word + " needs a value");
+      return words[i];
+    };
+    const auto integer = [&](std::int64_t low, std::int64_t high) {
+      const std::string text = value();
+      char* end = nullptr;
+      const long long n = std::strtoll(text.c_str(), &end, 10);
+      if (end == text.c_str() || *end != 0 || n < low || n > high) {
+        throw file_error(word + " " + text + ": a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+      }
+      return static_cast<std::int64_t>(n);
+    };
+    if (word == "--model") {
+      a.model = value();
+    } else if (word == "--out") {
+      a.out = value();
+    } else if (word == "--tokens") {
+      a.tokens = integer(64, 1 << 30);
+    } else if (word == "--passage") {
+      a.passage = integer(64, 1 << 20);
+    } else if (word == "--blocks") {
+      a.blocks = integer(1, 1 << 16);
+    } else if (word == "--rank") {
+      a.rank = integer(0, 1 << 20);
+    } else if (word == "--threads") {
+      a.threads = integer(1, 4096);
+    } else if (word == "--faithful") {
+      a.faithful = static_cast<double>(integer(1, 64));
+    } else if (word == "--no-weights") {
+      a.weights = false;
+    } else if (word == "--no-predictor") {
+      a.predictor = false;
+    } else if (word.starts_with("--")) {
+      throw file_error("unknown option " + word);
+    } else {
+      a.texts.push_back(word);
+    }
+  }
+  if (a.model.empty() || a.out.empty() || a.texts.empty()) throw file_error("--model, --out and a text are needed; see --help");
+  return a;
+}
+
+/// One line a stage on stderr, with what is done of it.
+class stages {
+ public:
+  void operator()(std::string_view what, double done) {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    if (what != last_ && !last_.empty()) std::fputc('\n', stderr);
+    std::fprintf(stderr, "\r%-24.*s %3.0f %%  %6.1f s", static_cast<int>(what.size()), what.data(), 100 * done, seconds);
+    if (done >= 1 && what == "done") std::fputc('\n', stderr);
+    last_ = what;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::string last_;
+};
+
+int run(const arguments& a) {
+  const unsigned cores = std::max(std::thread::hardware_concurrency(), 1U);
+  const kvx::host exec{.threads = a.threads > 0 ? static_cast<int>(a.threads) : static_cast<int>(cores)};
+  std::ofstream out(a.out, std::ios::binary);                           // refused now, not after minutes
+  if (!out) throw file_error(a.out + ": cannot be written");
+  const gguf file(a.model);
+  const tokenizer words(file);
+  const model weights(file);
+  std::vector<std::vector<token_id>> texts;
+  for (const std::string& path : a.texts) {
+    const auto bytes = read_file(path);
+    texts.push_back(words.encode({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+  }
+  const auto passages =
+      draw_passages(texts, static_cast<std::size_t>(a.tokens), std::min(static_cast<std::size_t>(a.passage), weights.shape.context));
+  if (passages.empty()) throw file_error("the texts hold no tokens");
+
+  const auto layers = static_cast<int>(weights.shape.layers), heads = static_cast<int>(weights.shape.kv_heads);
+  calibration_request request;
+  request.weighted = a.weights && a.faithful == 0;
+  request.predictor = a.predictor && a.faithful == 0;
+  request.options.rank = a.rank;
+  request.options.plan_ratio = a.faithful;
+  if (a.faithful > 0) request.options.finest_ratio = 0;
+  const auto blocks = a.faithful > 0 ? 1 : std::min<std::int64_t>(a.blocks, layers);
+  request.options.spans = kvx::blocks_of_layers(layers, heads, static_cast<int>(blocks));
+
+  forward_pass pass(weights, exec, 512);
+  std::vector<kvx::calibration_report> reports;
+  const auto fitted = calibrate_model(pass, exec, passages, std::span(&request, 1), reports, stages());
+  const auto bytes = kvx::write_calibration(fitted.front());
+  out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  if (!out.flush()) throw file_error(a.out + ": cannot be written");
+  std::printf("\n%s%s: %.1f MB\n", kvx::report_text(reports.front(), fitted.front()).c_str(), a.out.c_str(),
+              static_cast<double>(bytes.size()) / 1e6);
+  return 0;
+}
+
+}  // namespace
+}  // namespace decode_loop
+
+int main(int count, char** words) {
+  for (int i = 1; i < count; ++i) {
+    if (std::strcmp(words[i], "--help") == 0) {
+      std::fputs(decode_loop::help, stdout);
+      return 0;
+    }
+  }
+  try {
+    return decode_loop::run(decode_loop::parse(count, words));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "calibrate: %s\n", error.what());
+    return 1;
+  }
+}
