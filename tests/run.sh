@@ -62,7 +62,7 @@ bench=ON
 options=() tests=()
 if [ $matrix = desk ]; then
   bench=OFF
-  options=(-D CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1)  # two thirds of the time of -O2 -g1
+  options=(-D CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -D KVX_DECODE_LOOP_OPTIMISE=-O1 -D KVX_DEVICE_EXAMPLES=OFF)  # two thirds of the time
   tests=(-E '^decode_loop/real_model$')
   export KVX_TEST_OPERATIONS=${KVX_TEST_OPERATIONS:-1000}
 fi
