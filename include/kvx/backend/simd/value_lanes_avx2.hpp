@@ -50,8 +50,10 @@ struct value_lanes {
   /// Ties to even.
   [[gnu::always_inline]] static inline void scale(const float* w, float inverse, std::int8_t* whole) {
     const __m256 by = _mm256_set1_ps(inverse);
-    const auto eight = [&](int t) __attribute__((always_inline)) { return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(w + t), by)); };
-    const __m256i x = _mm256_packs_epi16(_mm256_packs_epi32(eight(0), eight(8)), _mm256_packs_epi32(eight(16), eight(24)));
+    __m256i eight[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) eight[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(w + 8 * i), by));
+    const __m256i x = _mm256_packs_epi16(_mm256_packs_epi32(eight[0], eight[1]), _mm256_packs_epi32(eight[2], eight[3]));
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(whole), _mm256_permutevar8x32_epi32(x, order));
   }
