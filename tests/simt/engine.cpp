@@ -139,6 +139,7 @@ void run_grid(dim3 grid, dim3 block, std::size_t smem, const std::function<void(
       grid.z > 65535)
     throw error("invalid launch configuration");
   if (sm.cur) throw error("nested launch");
+  ++stats().launches;
   sm.nthreads = static_cast<unsigned>(n);
   sm.body = &body;
   sm.end_tag = nullptr;

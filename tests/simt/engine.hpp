@@ -71,8 +71,16 @@ config& settings();                                    // initialised from SIMT_
 void run_grid(dim3 grid, dim3 block, std::size_t smem, const std::function<void()>& body);
 
 struct counters {
-  std::uint64_t switches = 0, threads = 0, warp_ops = 0, barriers = 0;
+  std::uint64_t switches = 0, threads = 0, warp_ops = 0, barriers = 0, launches = 0;
 };
 counters& stats();
+
+// For programs that look at what kernels do (traffic.cpp): the kernel that runs, null between kernels, and the allocation of device or
+// page-locked memory that an address lies in, null for others. The stand-in for CUDA's runtime knows both.
+struct memory_range {
+  const char *begin = nullptr, *end = nullptr;
+};
+const void*& running_kernel();
+memory_range allocation_of(const void* p);
 
 }  // namespace simt

@@ -138,7 +138,27 @@ cudaError_t enqueue(const cudaLaunchConfig_t& c, const void* kernel, std::functi
   const auto n = 1ull * c.blockDim.x * c.blockDim.y * c.blockDim.z;
   if (n == 0 || n > 1024 || c.gridDim.x == 0 || c.gridDim.y == 0 || c.gridDim.z == 0) return set(cudaErrorInvalidConfiguration);
   return submit(
-      c.stream, [c, body = std::move(body)] { run_grid(c.gridDim, c.blockDim, c.dynamicSmemBytes, body); }, cudaGraphNodeTypeKernel);
+      c.stream,
+      [c, kernel, body = std::move(body)] {
+        running_kernel() = kernel;
+        run_grid(c.gridDim, c.blockDim, c.dynamicSmemBytes, body);
+        running_kernel() = nullptr;
+      },
+      cudaGraphNodeTypeKernel);
+}
+const void*& running_kernel() {
+  static const void* kernel = nullptr;
+  return kernel;
+}
+memory_range allocation_of(const void* p) {
+  for (const auto* known : {&blocks, &pinned}) {
+    auto it = known->upper_bound(const_cast<void*>(p));
+    if (it == known->begin()) continue;
+    --it;
+    const char* const begin = static_cast<const char*>(it->first);
+    if (static_cast<const char*>(p) < begin + it->second) return {begin, begin + it->second};
+  }
+  return {};
 }
 }  // namespace simt
 
