@@ -123,8 +123,14 @@ TEST_CASE("the weights foretell the change that noise makes") {
     return out;
   };
   const std::vector<double> k(c.k.begin(), c.k.end()), v(c.v.begin(), c.v.end());
-  double energy = 0;
-  for (const float x : c.residual) energy += static_cast<double>(x) * static_cast<double>(x) / 9;
+  double inverse = 0;
+  for (std::size_t t = 0; t < 9; ++t) {
+    double length = 0;
+    for (std::size_t e = 0; e < c.width; ++e)
+      length += static_cast<double>(c.residual[t * c.width + e]) * static_cast<double>(c.residual[t * c.width + e]);
+    inverse += 1 / length / 9;
+  }
+  const double energy = 1 / inverse;
   const auto measured = [&](bool in_keys, double noise) {
     double change = 0;
     constexpr int trials = 200;
@@ -148,6 +154,14 @@ TEST_CASE("the weights foretell the change that noise makes") {
   for (const double x : value) expected_value += x;
   CHECK(measured(false, .01) == doctest::Approx(expected_value).epsilon(.05));
   CHECK(measured(true, .003) == doctest::Approx(expected_key).epsilon(.08));
+}
+
+TEST_CASE("a few tokens of enormous length move no weight much") {
+  auto c = make_case(2, 1, 4, 4, 30, 6);
+  const found_weights plain = weights_of(c, 1, 0, 100);
+  for (std::size_t e = 0; e < c.width; ++e) c.residual[e] *= 500;
+  const found_weights sinks = weights_of(c, 1, 0, 100);
+  for (std::size_t i = 0; i < plain.value.size(); ++i) CHECK(sinks.value[i] > .9f * plain.value[i]);
 }
 
 TEST_CASE("a floor keeps channels that nobody asked for") {

@@ -103,9 +103,14 @@ struct layer_case {
     std::vector<double> plain(kv_heads * key_dim);
     key.assign(kv_heads * key_dim, 0);
     value.assign(kv_heads * value_dim, 0);
-    double energy = 0;
-    for (const float x : residual) energy += static_cast<double>(x) * static_cast<double>(x);
-    energy /= static_cast<double>(residual.size() / width);
+    double inverse = 0;                                                 // mean of 1 / |x|^2
+    for (std::size_t t = 0; t < residual.size() / width; ++t) {
+      double length = 0;
+      for (std::size_t e = 0; e < width; ++e)
+        length += static_cast<double>(residual[t * width + e]) * static_cast<double>(residual[t * width + e]);
+      inverse += 1 / length * static_cast<double>(width) / static_cast<double>(residual.size());
+    }
+    const double energy = 1 / inverse;
     const auto n = static_cast<double>(positions.size());
     for (std::size_t i = 0; i < positions.size(); ++i) {
       const std::size_t here = positions[i], from = window > 0 && here + 1 > window ? here + 1 - window : 0;
