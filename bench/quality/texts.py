@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the two texts that quality is measured on, prose.txt and text2.txt, into a folder.
+"""Writes the texts that quality is measured on, prose.txt, text2.txt and documentation.txt, into a folder.
 
 usage: texts.py <folder>
 
 prose   the King James Bible of Debian's package bible-kjv, without the verse tag that leads each line, characters 200,000 to 260,000
 text2   a module of Python's library as Debian 12 ships it
+documentation   perldiag, Perl's list of messages, as Debian 12 ships it
 """
 import hashlib
 import pathlib
@@ -14,9 +15,11 @@ import subprocess
 import sys
 
 MODULE = pathlib.Path("/usr/lib/python3.11/inspect.py")  # libpython3.11-minimal
+PAGE = pathlib.Path("/usr/share/perl/5.36/pod/perldiag.pod")  # perl-modules-5.36
 SUMS = {
     "prose": "603ca643ed5e3c9798698c060a1400b1f05dc8b137e6d59dbe945bf5ce6ec612",
     "text2": "75147eb66270082c23edf22ddcfa953c00cea398867b91cd8a4b167b1cf30ede",
+    "documentation": "cd743a8a307e5490537bce8b83cbdcee746a5a8ae8e64e975dd2218d0b492414",
 }
 
 
@@ -30,11 +33,16 @@ def text2():
     return MODULE.read_text(encoding="utf-8")
 
 
+def documentation():
+    return PAGE.read_text(encoding="utf-8")
+
+
 def main(folder):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     missing = 0
-    makers = (("prose", prose, "the package bible-kjv"), ("text2", text2, f"{MODULE} (libpython3.11-minimal)"))
+    makers = (("prose", prose, "the package bible-kjv"), ("text2", text2, f"{MODULE} (libpython3.11-minimal)"),
+              ("documentation", documentation, f"{PAGE} (perl-modules-5.36)"))
     for name, make, source in makers:
         try:
             text = make()
@@ -46,7 +54,7 @@ def main(folder):
         if found != SUMS[name]:
             print(f"kvx: {name} is not the text of docs/results.md: its SHA-256 is {found}; numbers will differ", file=sys.stderr)
         (folder / f"{name}.txt").write_text(text, encoding="utf-8", newline="\n")
-    return 1 if missing == 2 else 0
+    return 1 if missing == len(makers) else 0
 
 
 if __name__ == "__main__":
