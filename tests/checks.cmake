@@ -73,8 +73,23 @@ elseif(KVX_NVCC AND NOT KVX_CUDA STREQUAL "OFF")
   set(nvcc "${KVX_NVCC}" -std=c++20 -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -Werror=all-warnings
            -Xcompiler=-Wall,-Wextra,-Werror -Xcudafe --display_error_number -c -o /dev/null)
   kvx_check(nvcc/shared_cores ${nvcc} "-I${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/tests/device/shared_cores.cu")
+  # No kernel spills: those of a device cache with our defaults, with --all those of every test. Target kernel_resources prints all of them.
+  set(resources "${Python3_EXECUTABLE}" "${checks}/kernel_resources.py" "${PROJECT_SOURCE_DIR}")
+  set(nvcc_kernels ${nvcc} "-I${PROJECT_SOURCE_DIR}/include" "-I${PROJECT_SOURCE_DIR}/tests")
+  list(FILTER nvcc_kernels EXCLUDE REGEX "^(-c|-o|/dev/null)$")  # the script's own
+  file(GLOB kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/device/*.cu" "${PROJECT_SOURCE_DIR}/bench/cuda/*.cu")
+  list(FILTER kernels EXCLUDE REGEX "/shared_cores\\.cu$")  # its kernel keeps an array, and is none of the library's
+  kvx_check(nvcc/kernel_resources ${resources} 1 bench/cuda/retrieval.cu -- ${nvcc_kernels})
+  add_custom_target(kernel_resources COMMAND ${resources} 2 ${kernels} -- ${nvcc_kernels} VERBATIM USES_TERMINAL)
+  if(matrix GREATER_EQUAL 3)
+    kvx_check(nvcc/kernel_resources_of_tests ${resources} 2 ${kernels} -- ${nvcc_kernels})
+    set_tests_properties(check/nvcc/kernel_resources_of_tests PROPERTIES TIMEOUT 7200)
+  endif()
   file(GLOB_RECURSE device_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvx/*.cuh")
   if(device_headers)
+    if(matrix LESS 3)  # nvcc's view of both sides, without the host's compiler and the assembler: a quarter of the time
+      set(nvcc "${KVX_NVCC}" -std=c++20 -arch=compute_90 -ptx -Werror=all-warnings -Xcudafe --display_error_number -o /dev/null)
+    endif()
     kvx_check(nvcc/headers_alone "${Python3_EXECUTABLE}" "${checks}/compile_alone.py" "${PROJECT_SOURCE_DIR}" 1 .cuh ${nvcc})
   endif()
 else()

@@ -8,6 +8,12 @@ import tempfile
 HERE = pathlib.Path(__file__).parent
 GOOD = "#pragma once\n// A header for this test.\n"
 UNFINISHED = "TO" "DO"
+PTXAS = """ptxas info    : Compiling entry function '_Z1kv' for 'sm_90'
+ptxas info    : Function properties for _Z1kv
+    8 bytes stack frame, %d bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers, 8 bytes smem, 400 bytes cmem[0]
+"""
+RESOURCES = ["kernel_resources.py", "1", "a.cu", "--", "sh", "-c", 'for last; do :; done; cat "$last"', "sh"]
 STRICT = ["c++", "-std=c++20", "-Wall", "-Werror", "-fsyntax-only"]
 
 # name of the fault: check and its arguments after the tree, files of the tree, what the check must print (None: the tree is good)
@@ -36,6 +42,9 @@ CASES = {
                         "does not compile alone"),
     "good refusals": (["compile_fail.py", *STRICT], {"a.cpp": "// refused: never\nstatic_assert(false, \"never\");\n", "b.cpp": "// accepted\n"}, None),
     "refused for another reason": (["compile_fail.py", *STRICT], {"a.cpp": "// refused: never\nint x = y;\n"}, "no error says /never/"),
+    "kernels in registers": (RESOURCES, {"a.cu": PTXAS % 0}, None),
+    "a kernel that spills": (RESOURCES, {"a.cu": PTXAS % 4}, "1 kernels, 1 spill"),
+    "no kernel": (RESOURCES, {"a.cu": ""}, "0 kernels"),
     "not refused": (["compile_fail.py", *STRICT], {"a.cpp": "// refused: never\nint x = 1;\n"}, "must be refused and compiles"),
 }
 
