@@ -32,15 +32,13 @@ value_encoder<E> make_value_encoder(int value_dim, std::uint64_t seed, const sim
 
 /// Fields of one token's code from its planes of bits.
 ///
-/// shapes      signs: plane bytes `pitch` apart; magnitudes (bits - 1, plane_bytes); code (value_row_bytes)
+/// shapes      planes, 0 beyond dim; signs: plane bytes `pitch` apart; magnitudes (bits - 1, plane_bytes); code (value_row_bytes)
 inline void pack_value(const std::uint8_t* signs, std::int64_t pitch, const std::uint8_t* magnitudes, int bits, int dim,
                        std::uint8_t* code) {
   const int plane = plane_bytes(dim), bytes = static_cast<int>(value_row_bytes(bits, dim));
   for (int y = 0, at = 0; y < plane; ++y, at += bits) {
     std::uint32_t fields = spread_bits(signs[y * pitch], bits) << (bits - 1);
     for (int p = 0; p < bits - 1; ++p) fields |= spread_bits(magnitudes[p * plane + y], bits) << p;
-    const int beyond = 8 * (y + 1) - dim;  // coordinates that do not exist: their signs may be set
-    if (beyond > 0) fields &= (std::uint32_t{1} << (8 - beyond) * bits) - 1;
     for (int j = 0; j < bits && at + j < bytes; ++j) code[at + j] = static_cast<std::uint8_t>(fields >> 8 * j);
   }
   for (int j = plane * bits; j < bytes; ++j) code[j] = 0;
