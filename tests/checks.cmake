@@ -79,7 +79,9 @@ elseif(KVX_NVCC AND NOT KVX_CUDA STREQUAL "OFF")
   list(FILTER nvcc_kernels EXCLUDE REGEX "^(-c|-o|/dev/null)$")  # the script's own
   file(GLOB kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/device/*.cu" "${PROJECT_SOURCE_DIR}/bench/cuda/*.cu")
   list(FILTER kernels EXCLUDE REGEX "/shared_cores\\.cu$")  # its kernel keeps an array, and is none of the library's
-  kvx_check(nvcc/kernel_resources ${resources} 1 bench/cuda/retrieval.cu -- ${nvcc_kernels})
+  set(nvcc_hopper ${nvcc_kernels})
+  list(FILTER nvcc_hopper EXCLUDE REGEX "^(-gencode|arch=.*)$")  # half the time
+  kvx_check(nvcc/kernel_resources ${resources} 1 bench/cuda/retrieval.cu -- ${nvcc_hopper} -arch=sm_90)
   add_custom_target(kernel_resources COMMAND ${resources} 2 ${kernels} -- ${nvcc_kernels} VERBATIM USES_TERMINAL)
   if(matrix GREATER_EQUAL 3)
     kvx_check(nvcc/kernel_resources_of_tests ${resources} 2 ${kernels} -- ${nvcc_kernels})
