@@ -42,8 +42,6 @@ struct prompt_tile {
     const O* const v = queries + m.values_at + stage * m.value_stage;                            // (parts, keys, value_pitch)
     const float* const factors = reinterpret_cast<const float*>(shared + m.factors_at);          // (rows)
     const int g = lane_of_thread() / 4, t = lane_of_thread() % 4;
-    bool exact = false;
-    if (mask.hides) exact = __syncthreads_or(finds_no_number<Threads>(v, n, m.value_pitch, value_dim)) != 0;
 
     float s[keys / 8][4], factor[2];
     score_products<O, row_parts, QP>(s, queries + first_row() * m.key_pitch, m.query_plane, k, m.key_plane, m.key_pitch, m.depth());
@@ -66,7 +64,8 @@ struct prompt_tile {
 #pragma unroll
       for (int e = 0; e < 8; ++e) sums[i][e / 4][e % 4] *= factor[e % 4 / 2];
     }
-    if (exact) return add_seen_values<O, row_parts>(sums, s, v, n, m.value_plane, m.value_pitch, 16, pairs(value_dim));
+    if (mask.hides && __syncthreads_or(finds_no_number<Threads>(v, n, m.value_pitch, value_dim)) != 0)
+      return add_seen_values<O, row_parts>(sums, s, v, n, m.value_plane, m.value_pitch, 16, pairs(value_dim));
 #pragma unroll
     for (int j = 0; j < keys / 8; j += 2) {
       if (j * 8 < n) {

@@ -55,8 +55,9 @@ void for_sign_sum_shape(const bucket_search_shape& s, const F& f) {
 }
 
 template <int Threads, int Words, bool Wide>
-__global__ void __launch_bounds__(Threads) prepare_sign_sums_kernel(const bucket_search s, const scanned_columns columns,
-                                                                    const device_batch batch, const device_queries in, const double kappa) {
+__global__ void __launch_bounds__(Threads, 1)
+    prepare_sign_sums_kernel(const bucket_search s, const scanned_columns columns, const device_batch batch, const device_queries in,
+                             const double kappa) {
   __shared__ unit_zone zone;
   const std::int64_t unit = blockIdx.x;
   share_zone(s, batch, unit, zone);

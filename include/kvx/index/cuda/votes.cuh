@@ -74,7 +74,8 @@ inline void count_buckets(const device& exec, const bucket_search& s, const scan
 }
 
 template <int Threads>
-__global__ void __launch_bounds__(Threads) prepare_votes_kernel(const bucket_search s, const device_batch batch, const device_queries in) {
+__global__ void __launch_bounds__(Threads, 1)
+    prepare_votes_kernel(const bucket_search s, const device_batch batch, const device_queries in) {
   __shared__ unit_zone zone;
   const std::int64_t unit = blockIdx.x;
   share_zone(s, batch, unit, zone);
