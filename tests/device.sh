@@ -95,7 +95,7 @@ g++ -std=c++20 -O1 "${flags[@]:2}" -c "$main" -o "$work/main.o" >"$logs/main.log
 wait
 
 build_test() {  # <name>
-  "$nvcc" "${flags[@]}" -O1 -include "$kernels.hpp" -o "$work/$1" "tests/device/$1.cu" "$work/main.o" "$work/compiled_kernels.o" \
+  "$nvcc" "${flags[@]}" -O1 -split-compile=4 -include "$kernels.hpp" -o "$work/$1" "tests/device/$1.cu" "$work/main.o" "$work/compiled_kernels.o" \
     >"$logs/$1.build.log" 2>&1
 }
 build_bench() {  # <name>
