@@ -64,36 +64,31 @@ else()
   kvx_left_out(check/tidy clang-tidy)
 endif()
 
-# Device code needs nvcc and no GPU: every .cuh alone, and the shared cores from a kernel. CMake's own CUDA language stays out of it, so that
-# CMake 3.25, which knows no C++20 for CUDA, needs no persuasion.
+# Device code needs nvcc and no GPU: every .cuh alone, the shared cores from a kernel, and no kernel spills. CMake's own CUDA language stays
+# out of it, so that CMake 3.25, which knows no C++20 for CUDA, needs no persuasion.
 if(KVX_CUDA STREQUAL "ON" AND NOT KVX_NVCC)
   message(FATAL_ERROR "KVX_CUDA is ON, and there is no nvcc")
-elseif(matrix LESS 2)
 elseif(KVX_NVCC AND NOT KVX_CUDA STREQUAL "OFF")
-  set(nvcc "${KVX_NVCC}" -std=c++20 -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -Werror=all-warnings
-           -Xcompiler=-Wall,-Wextra,-Werror -Xcudafe --display_error_number -c -o /dev/null)
-  kvx_check(nvcc/shared_cores ${nvcc} "-I${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/tests/device/shared_cores.cu")
-  # No kernel spills: those of a device cache with our defaults, with --all those of every test. Target kernel_resources prints all of them.
+  set(nvcc "${KVX_NVCC}" -std=c++20 -Werror=all-warnings -Xcudafe --display_error_number)
+  set(both -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -Xcompiler=-Wall,-Wextra,-Werror)
+  set(folders "-I${PROJECT_SOURCE_DIR}/include" "-I${PROJECT_SOURCE_DIR}/tests")
   set(resources "${Python3_EXECUTABLE}" "${checks}/kernel_resources.py" "${PROJECT_SOURCE_DIR}")
-  set(nvcc_kernels ${nvcc} "-I${PROJECT_SOURCE_DIR}/include" "-I${PROJECT_SOURCE_DIR}/tests")
-  list(FILTER nvcc_kernels EXCLUDE REGEX "^(-c|-o|/dev/null)$")  # the script's own
   file(GLOB kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/device/*.cu" "${PROJECT_SOURCE_DIR}/bench/cuda/*.cu")
-  list(FILTER kernels EXCLUDE REGEX "/shared_cores\\.cu$")  # its kernel keeps an array, and is none of the library's
-  set(nvcc_hopper ${nvcc_kernels})
-  list(FILTER nvcc_hopper EXCLUDE REGEX "^(-gencode|arch=.*)$")  # half the time
-  kvx_check(nvcc/kernel_resources ${resources} 1 bench/cuda/retrieval.cu -- ${nvcc_hopper} -arch=sm_90)
-  add_custom_target(kernel_resources COMMAND ${resources} 2 ${kernels} -- ${nvcc_kernels} VERBATIM USES_TERMINAL)
+  list(FILTER kernels EXCLUDE REGEX "/shared_cores\\.cu$")  # its kernel is none of the library's
+  # cmake --build build/default --target kernel_resources: every kernel of tests and benches, half an hour
+  add_custom_target(kernel_resources COMMAND ${resources} 2 ${kernels} -- ${nvcc} ${both} ${folders} VERBATIM USES_TERMINAL)
+  if(matrix GREATER_EQUAL 2)
+    kvx_check(nvcc/shared_cores ${nvcc} ${both} ${folders} -c -o /dev/null "${PROJECT_SOURCE_DIR}/tests/device/shared_cores.cu")
+    set(alone "${Python3_EXECUTABLE}" "${checks}/compile_alone.py" "${PROJECT_SOURCE_DIR}" 1 .cuh ${nvcc})
+  endif()
   if(matrix GREATER_EQUAL 3)
-    kvx_check(nvcc/kernel_resources_of_tests ${resources} 2 ${kernels} -- ${nvcc_kernels})
-    set_tests_properties(check/nvcc/kernel_resources_of_tests PROPERTIES TIMEOUT 7200)
+    kvx_check(nvcc/headers_alone ${alone} ${both} -c -o /dev/null)
+    kvx_check(nvcc/kernel_resources ${resources} 2 ${kernels} -- ${nvcc} ${both} ${folders})
+    set_tests_properties(check/nvcc/headers_alone check/nvcc/kernel_resources PROPERTIES TIMEOUT 7200)
+  elseif(matrix EQUAL 2)  # neither the host's compiler nor the assembler; one architecture of the cache with our defaults
+    kvx_check(nvcc/headers_alone ${alone} -arch=compute_90 -ptx -o /dev/null)
+    kvx_check(nvcc/kernel_resources ${resources} 1 bench/cuda/retrieval.cu -- ${nvcc} -arch=sm_90 -Xcompiler=-Wall,-Wextra,-Werror ${folders})
   endif()
-  file(GLOB_RECURSE device_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/kvx/*.cuh")
-  if(device_headers)
-    if(matrix LESS 3)  # nvcc's view of both sides, without the host's compiler and the assembler: a quarter of the time
-      set(nvcc "${KVX_NVCC}" -std=c++20 -arch=compute_90 -ptx -Werror=all-warnings -Xcudafe --display_error_number -o /dev/null)
-    endif()
-    kvx_check(nvcc/headers_alone "${Python3_EXECUTABLE}" "${checks}/compile_alone.py" "${PROJECT_SOURCE_DIR}" 1 .cuh ${nvcc})
-  endif()
-else()
+elseif(matrix GREATER_EQUAL 2)
   kvx_left_out(check/nvcc "the CUDA toolkit")
 endif()
