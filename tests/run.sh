@@ -60,7 +60,8 @@ if command -v ccache >/dev/null; then
 fi
 bench=ON
 options=() tests=()
-[ $matrix = all ] || options=(-D KVX_DEVICE_EXAMPLES=OFF)  # minutes of nvcc; check/nvcc compiles what it is made of
+# Minutes of nvcc, whose parts check/nvcc compiles, and minutes of benches, of which the tests need a few.
+[ $matrix = all ] || options=(-D KVX_DEVICE_EXAMPLES=OFF -D KVX_BENCH_ON_DEMAND=ON)
 if [ $matrix = desk ]; then
   bench=OFF
   options+=(-D CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -D KVX_DECODE_LOOP_OPTIMISE=-O1)  # two thirds of the time
