@@ -4,6 +4,7 @@
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/bits.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/word_of.hpp>
 #include <kvx/layout/columns.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/sketch/codebook.hpp>
@@ -67,7 +68,7 @@ constexpr std::array<column, tiered_column_count> tiered_columns(const key_sketc
   for (int c = 0; c < sketch_column_count; ++c)
     result[static_cast<std::size_t>(c)].block_bytes = block_bytes(s, page, static_cast<sketch_column>(c));
   for (int c = 0; c < value_column_count; ++c)
-    result[static_cast<std::size_t>(first_value_column + c)].block_bytes =
+    result[std::size_t{first_value_column} + static_cast<std::size_t>(c)].block_bytes =
         value_block_bytes(value_bits, page, static_cast<value_column>(c));
   return result;
 }
@@ -153,7 +154,7 @@ constexpr value_levels value_levels_of(int dim) {
   value_levels result;
   result.unit = levels[cells - 1] / 127;
   for (std::size_t i = 0; i < cells; ++i) {
-    const int level = static_cast<int>(levels[i] / result.unit + 0.5f);
+    const int level = word_of(static_cast<double>(levels[i] / result.unit));
     result.level[i] = static_cast<std::int8_t>(-level);
     result.level[cells + i] = static_cast<std::int8_t>(level);
   }
