@@ -49,11 +49,11 @@ endif()
 if(NOT KVX_CLANGXX OR matrix GREATER_EQUAL 3)
   kvx_variant(asan-gcc)
 endif()
-kvx_variant(tsan decode_loop)  # Eigen takes long under this sanitizer, and no file is read by two threads
+kvx_variant(tsan "decode_loop|calibrate")  # Eigen takes long under this sanitizer, and no file is read by two threads
 if(matrix GREATER_EQUAL 3)
   if(KVX_CLANGXX)
     kvx_variant(clang)
-    kvx_variant(tsan-clang decode_loop)
+    kvx_variant(tsan-clang "decode_loop|calibrate")
   endif()
   foreach(preset debug release native)
     kvx_variant(${preset})
