@@ -12,6 +12,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,7 @@ class cache_on_host {
   using index = typename cache_type::index;
   using E = typename cache_type::element_type;
   static constexpr kvx::zones zones = cache_type::zones;
+  static constexpr double weight_rounding = std::is_same_v<E, bf16> ? 0x1p-7 : std::is_same_v<E, kvx::half> ? 0x1p-10 : 0;  // of prompts
 
   cache_on_host(const device& exec, Spec spec, const kvx::geometry& g)
       : exec_(exec), plan_(plan<layout>(g, Spec::columns(layout::shape), call_site::here())), cache_(exec, spec, g) {}
