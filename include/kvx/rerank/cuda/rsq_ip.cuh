@@ -130,7 +130,7 @@ __device__ __forceinline__ void code_logits(const rerank_codes_arguments& a, std
   const page_code<false> code = code_of(a.columns, column_page, unit % a.out.heads);
   const std::uint8_t* const magnitudes = code.magnitudes + std::int64_t{slot} * (Bits - 1) * a.layout.bytes;
   const half* const weights = code.weights + std::int64_t{slot} * a.layout.weights;
-  const float* const dots = a.in.page_dots + (unit * a.in.page_pitch + (page - a.in.first_page)) * G;
+  const float* const dots = a.centre && valid ? a.in.page_dots + (unit * a.in.page_pitch + (page - a.in.first_page)) * G : nullptr;
   for (int g0 = 0; g0 < G; g0 += Heads) {
     float sums[Heads] = {};
     if (valid) {
