@@ -10,6 +10,8 @@ filter=${1:-}
 mkdir -p build/results
 
 if ! grep -qs '^kl_sweep_window' build/results/quality.txt; then bash bench/quality.sh kl_ >/dev/null; fi
+if ! grep -qs '^kl_sweep_tiered_mean_20 ' build/results/quality.txt; then bash bench/quality.sh kl_sweep_ >/dev/null; fi
+if ! grep -qs '^hard_speedup_mean_20 ' build/results/speed.txt; then bash bench/speed.sh _speedup_ >/dev/null; fi
 if ! [ -s build/results/attention_time.txt ]; then
   build_bench bench_attention_time
   "$bench_folder/plots/bench_attention_time" >build/results/attention_time.part

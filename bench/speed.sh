@@ -53,7 +53,7 @@ mkdir -p build/results
       break
     fi
   done
-  for name in tiered_speedup_{fine,fast,2,5,7,10,20} hard_speedup_{2,5,7,10,20} coded_vs_rerank tail_share tiered_bytes_per_token_d128; do
+  for name in {tiered,hard}_speedup_{2,4,5,7,10,20,mean_{2,5,10,20}} tiered_speedup_{fine,fast}{,_v2} coded_vs_rerank tail_share tiered_bytes_per_token_d128; do
     if wanted $name; then
       build_bench bench_tiered_step
       "$bench_folder/cache/bench_tiered_step" "$filter"

@@ -5,8 +5,9 @@
 // Setting: that of paris_step, 131,072 tokens, 32 rows kept, four bits a coordinate of V unless said. Before each step a dense decode reads
 // all rows, as the other layers of a model would.
 //
-//   tiered_speedup_fine            dense decode / step, 7 % candidates (kl_tiered_32_7); _fast: 5 % (kl_tiered_32_5)
-//   tiered_speedup_<percent>       the same, 2, 5, 7, 10, 20 %; hard_speedup_<percent>: 256 rows kept and nothing else, in the same cache
+//   tiered_speedup_fine            dense decode / step, 7 % candidates (kl_tiered_32_7); _fast: 4 % (kl_tiered_32_4)
+//   tiered_speedup_<percent>       the same, 2, 4, 5, 7, 10, 20 %; hard_speedup_<percent>: 256 rows kept and nothing else, in the same cache
+//   tiered_speedup_mean_<percent>  candidates of the mean query, 2, 5, 10, 20 %; hard_speedup_mean_<percent>
 //   tiered_speedup_fine_v2, _fast_v2    two bits
 //   coded_vs_rerank                coded attention of 10 % candidates / their reranking
 //   tail_share                     tail, its members taken out / dense decode
@@ -41,8 +42,10 @@ constexpr int heads = 8, group = 4, dim = 128;
 constexpr std::int64_t tokens = 131072, keep = 32;
 constexpr int rounds = 15;
 
-template <int ValueBits>
-using composition = spec<paris_kv<bf16, dim>::layout_type, sign_buckets<>, rsq_ip<4, tiers{.value_bits = ValueBits, .tail = true}>>;
+template <int ValueBits, bucket_scoring By = bucket_scoring{}>
+using composition =
+    spec<paris_kv<bf16, dim>::layout_type, sign_buckets<key_sketch{}, By>, rsq_ip<4, tiers{.value_bits = ValueBits, .tail = true}>>;
+constexpr bucket_scoring mean_query = {.of = bucket_scoring::query::mean_query};
 
 /// Times of parts of a step, seconds over the threads.
 struct stage_times {
@@ -50,10 +53,10 @@ struct stage_times {
 };
 
 /// A sequence of the world's rows, its last token still in a step.
-template <int ValueBits>
+template <int ValueBits, bucket_scoring By = bucket_scoring{}>
 class decoding {
  public:
-  using spec_type = composition<ValueBits>;
+  using spec_type = composition<ValueBits, By>;
   static constexpr page_shape shape = spec_type::layout_type::shape;
 
   explicit decoding(const host& exec)
@@ -130,12 +133,12 @@ class decoding {
     const bucket_zone z{shape, columns, h, pages, spec_type::zones.sink, end};
     std::vector<std::int32_t> ids(tokens), all(tokens);
     memory_block scratch(
-        lazy_pages(), 64 + std::max({search_bytes(spec_type::sketch, {}, shape, group, tokens),
+        lazy_pages(), 64 + std::max({search_bytes(spec_type::sketch, By, shape, group, tokens),
                                      rerank_scratch(one, rsq_ip<4>{}, dim, group), attend_tiers_scratch(shape, ValueBits, group, tokens)}));
     const std::span stage(scratch.data(), static_cast<std::size_t>(scratch.size()));
     std::int64_t found =
-        search_buckets(one, spec_type::sketch, {}, z, {rotated, plain, lse.data(), scale}, {.fraction = fraction, .per_kept = 0},
-                       candidate_count({.fraction = fraction, .per_kept = 0}, {}, end, 0), ids.data(), stage, page_dots.data());
+        search_buckets(one, spec_type::sketch, By, z, {rotated, plain, lse.data(), scale}, {.fraction = fraction, .per_kept = 0},
+                       candidate_count({.fraction = fraction, .per_kept = 0}, By, end, 0), ids.data(), stage, page_dots.data());
     std::vector<std::int32_t> starts(static_cast<std::size_t>(tier_pages::entries(shape, tokens))), left(starts.size());
     found = find_tails(z, {ids.data(), static_cast<std::size_t>(found)}, {starts.data(), left.data()}, all.data());
     const std::span<const std::int32_t> members(all.data(), static_cast<std::size_t>(found));
@@ -173,6 +176,30 @@ class decoding {
   std::vector<float> queries_, out_;
 };
 
+struct speedup {
+  int percent;
+  double tiered, hard;
+};
+using speedups = std::vector<speedup>;
+
+/// Dense decode over a step, for shares of candidates in percent, all in turns.
+template <class Decoding>
+speedups measure(Decoding& d, const std::vector<int>& percents) {
+  std::vector<std::function<void()>> calls;
+  for (const int percent : percents) {
+    calls.insert(calls.end(), {[&] { d.dense(); }, [&d, percent] { d.attend(percent / 100.0, keep, {}); }, [&] { d.dense(); },
+                               [&d, percent] { d.attend(percent / 100.0, 256, {.coded = false, .tail = false}); }});
+  }
+  const auto t = bench::alternate(calls, rounds);
+  std::vector<double> dense;
+  for (std::size_t i = 0; i < t.size(); i += 2) dense.push_back(t[i]);
+  const double all = bench::median(dense);
+  std::printf("# dense decode %.2f ms\n", all * 1e3);
+  speedups result;
+  for (std::size_t i = 0; i < percents.size(); ++i) result.push_back({percents[i], all / t[4 * i + 1], all / t[4 * i + 3]});
+  return result;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -194,21 +221,13 @@ int main(int argc, char** argv) {
   const host exec;
   {
     decoding<4> d(exec);
-    std::vector<std::function<void()>> calls;
-    for (const double fraction : {.02, .05, .07, .10, .20}) {
-      calls.insert(calls.end(), {[&] { d.dense(); }, [&d, fraction] { d.attend(fraction, keep, {}); }, [&] { d.dense(); },
-                                 [&d, fraction] { d.attend(fraction, 256, {.coded = false, .tail = false}); }});
+    const speedups all = measure(d, {2, 4, 5, 7, 10, 20});
+    for (const auto& [percent, tiered, hard] : all) {
+      print("tiered_speedup_" + std::to_string(percent), tiered);
+      print("hard_speedup_" + std::to_string(percent), hard);
     }
-    const auto t = bench::alternate(calls, rounds);
-    const double dense = bench::median({t[0], t[2], t[4], t[6], t[8], t[10], t[12], t[14], t[16], t[18]});
-    std::printf("# dense decode %.2f ms; 10 %%: tiers %.3f, hard %.3f ms\n", dense * 1e3, t[13] * 1e3, t[15] * 1e3);
-    const std::array<const char*, 5> percent = {"2", "5", "7", "10", "20"};
-    for (std::size_t i = 0; i < percent.size(); ++i) {
-      print(std::string("tiered_speedup_") + percent[i], dense / t[4 * i + 1]);
-      print(std::string("hard_speedup_") + percent[i], dense / t[4 * i + 3]);
-    }
-    print("tiered_speedup_fine", dense / t[9]);
-    print("tiered_speedup_fast", dense / t[5]);
+    print("tiered_speedup_fine", all[3].tiered);
+    print("tiered_speedup_fast", all[1].tiered);
     std::vector<double> rerank, coded, tail;
     for (int round = 0; round < rounds; ++round) {
       d.dense();
@@ -222,11 +241,16 @@ int main(int argc, char** argv) {
     print("coded_vs_rerank", bench::median(coded) / bench::median(rerank));
     print("tail_share", bench::median(tail) / dense);
   }
-  if (!wanted("tiered_speedup_fine_v2") && !wanted("tiered_speedup_fast_v2")) return 0;
+  {
+    decoding<4, mean_query> d(exec);
+    for (const auto& [percent, tiered, hard] : measure(d, {2, 5, 10, 20})) {
+      print("tiered_speedup_mean_" + std::to_string(percent), tiered);
+      print("hard_speedup_mean_" + std::to_string(percent), hard);
+    }
+  }
   decoding<2> d(exec);
-  const auto t = bench::alternate(
-      {[&] { d.dense(); }, [&] { d.attend(.07, keep, {}); }, [&] { d.dense(); }, [&] { d.attend(.05, keep, {}); }}, rounds);
-  print("tiered_speedup_fine_v2", bench::median({t[0], t[2]}) / t[1]);
-  print("tiered_speedup_fast_v2", bench::median({t[0], t[2]}) / t[3]);
+  const speedups small = measure(d, {4, 7});
+  print("tiered_speedup_fine_v2", small[1].tiered);
+  print("tiered_speedup_fast_v2", small[0].tiered);
   return 0;
 }

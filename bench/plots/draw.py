@@ -10,6 +10,7 @@ from chart import Chart
 
 WINDOWS = [128, 256, 512, 1024, 2048, 4096]
 CONTEXTS = [1024, 2048, 4096, 8192, 16384, 32768]
+SHARES = [2, 5, 10, 20]
 QUERY_TIMES = [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600]
 
 
@@ -70,8 +71,26 @@ def peers(results):
     return chart
 
 
+def tiers_speed(results):
+    """KL against the speed of a step, for shares of candidates; the two share the percentage, not the length."""
+    kl, speed = read(results / "quality.txt"), read(results / "speed.txt")
+    chart = Chart("What a faster step costs", "2, 5, 10, 20 % candidates: KL to the full cache after 6,144 tokens of prose, speed at 131,072 tokens of D 128",
+                  "dense decode / step (131,072 tokens, 8 KV heads, groups of 4)", "KL, nats", [2, 3, 4, 6, 8, 12])
+    for kind, by, label, hollow, colour in (("hard", "mean", "256 rows\nmean query", True, 1), ("hard", "headaware", "256 rows\neach head's query", False, 1),
+                                            ("tiered", "mean", "tiers, 32 rows\nmean query", True, 0),
+                                            ("tiered", "headaware", "tiers, 32 rows\neach head's query", False, 0)):
+        points = []
+        for percent in SHARES:
+            quality = f"kl_sweep_{kind}_{by}_{percent}"
+            time = f"{kind}_speedup_{'mean_' if by == 'mean' else ''}{percent}"
+            if quality in kl and time in speed:
+                points.append((speed[time], kl[quality], kl.get(quality + ".se", 0)))
+        chart.add(label, points, hollow=hollow, colour=colour)
+    return chart
+
+
 def main(results, pictures, wanted=""):
-    for name, make in (("quality_window", quality_window), ("attention_time", attention_time), ("peers", peers)):
+    for name, make in (("quality_window", quality_window), ("attention_time", attention_time), ("tiers_speed", tiers_speed), ("peers", peers)):
         if wanted not in name:
             continue
         chart = make(pathlib.Path(results))

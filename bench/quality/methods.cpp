@@ -67,6 +67,7 @@ using tiered = kvx::spec<paris_kv::layout_type, Index, kvx::rsq_ip<4, kvx::tiers
 using tiered_4 = tiered<kvx::sign_buckets<>, 4>;
 using tiered_2 = tiered<kvx::sign_buckets<>, 2>;
 using tiered_mean_query = tiered<mean_query_buckets, 0>;
+using tiered_4_mean_query = tiered<mean_query_buckets, 4>;
 
 /// One weight a key and two bits a coordinate of V: 57 bytes a token at D 64.
 using tiered_small = tiered<kvx::sign_buckets<kvx::key_sketch{.weights = kvx::key_sketch::weighting::key}>, 2>;
@@ -98,7 +99,7 @@ const method table[] = {
     {"pooled_128", always, retrieving, retrieve_pooled<paris_kv, 128, 10>, print_divergence, 128},
     {"candidates_exact", always, retrieving, retrieve<paris_kv, 1000, 10>, print_divergence, 1000},
     {"tiered_32_7", always, retrieving, retrieve_tiers<tiered_4, 32, 7>, print_divergence, 32},  // those whose speed is measured
-    {"tiered_32_5", always, retrieving, retrieve_tiers<tiered_4, 32, 5>, print_divergence, 32},
+    {"tiered_32_4", always, retrieving, retrieve_tiers<tiered_4, 32, 4>, print_divergence, 32},
     {"tiered_32_small", always, retrieving, retrieve_tiers<tiered_small, 32, 10>, print_divergence, 32},
     {"sweep_window_128", on_request, window_of(128), hold<full<kvx::bf16>>, print_divergence},
     {"sweep_window_256", on_request, window_of(256), hold<full<kvx::bf16>>, print_divergence},
@@ -106,6 +107,22 @@ const method table[] = {
     {"sweep_window_1024", on_request, window_of(1024), hold<full<kvx::bf16>>, print_divergence},
     {"sweep_window_2048", on_request, window_of(2048), hold<full<kvx::bf16>>, print_divergence},
     {"sweep_window_4096", on_request, window_of(4096), hold<full<kvx::bf16>>, print_divergence},
+    {"sweep_hard_headaware_2", on_request, retrieving, retrieve<paris_kv, 256, 2>, print_divergence, 256},
+    {"sweep_hard_headaware_5", on_request, retrieving, retrieve<paris_kv, 256, 5>, print_divergence, 256},
+    {"sweep_hard_headaware_10", on_request, retrieving, retrieve<paris_kv, 256, 10>, print_divergence, 256},
+    {"sweep_hard_headaware_20", on_request, retrieving, retrieve<paris_kv, 256, 20>, print_divergence, 256},
+    {"sweep_hard_mean_2", on_request, retrieving, retrieve<paris_kv_mean_query, 256, 2>, print_divergence, 256},
+    {"sweep_hard_mean_5", on_request, retrieving, retrieve<paris_kv_mean_query, 256, 5>, print_divergence, 256},
+    {"sweep_hard_mean_10", on_request, retrieving, retrieve<paris_kv_mean_query, 256, 10>, print_divergence, 256},
+    {"sweep_hard_mean_20", on_request, retrieving, retrieve<paris_kv_mean_query, 256, 20>, print_divergence, 256},
+    {"sweep_tiered_headaware_2", on_request, retrieving, retrieve_tiers<tiered_4, 32, 2>, print_divergence, 32},
+    {"sweep_tiered_headaware_5", on_request, retrieving, retrieve_tiers<tiered_4, 32, 5>, print_divergence, 32},
+    {"sweep_tiered_headaware_10", on_request, retrieving, retrieve_tiers<tiered_4, 32, 10>, print_divergence, 32},
+    {"sweep_tiered_headaware_20", on_request, retrieving, retrieve_tiers<tiered_4, 32, 20>, print_divergence, 32},
+    {"sweep_tiered_mean_2", on_request, retrieving, retrieve_tiers<tiered_4_mean_query, 32, 2>, print_divergence, 32},
+    {"sweep_tiered_mean_5", on_request, retrieving, retrieve_tiers<tiered_4_mean_query, 32, 5>, print_divergence, 32},
+    {"sweep_tiered_mean_10", on_request, retrieving, retrieve_tiers<tiered_4_mean_query, 32, 10>, print_divergence, 32},
+    {"sweep_tiered_mean_20", on_request, retrieving, retrieve_tiers<tiered_4_mean_query, 32, 20>, print_divergence, 32},
 };
 
 }  // namespace
