@@ -1,0 +1,63 @@
+#pragma once
+// What a search for semantic pages is asked, and what it tells.
+
+#include <kvx/core/annotate.hpp>
+#include <kvx/core/tensor_view.hpp>
+#include <kvx/index/dci_tree.hpp>
+#include <kvx/index/group_rule.hpp>
+
+#include <cstdint>
+
+namespace kvx {
+
+/// Breadth of one search; per call.
+///
+/// pages       at most so many are found
+/// beam        best_member: tokens of a level whose children are looked at; 0: default_beam(); from the number of tokens on, all are
+/// probes      mean_then_member: pages whose tokens are looked at; two_level_means: blocks whose pages are; 0: default_probes()
+/// rule        how the heads of a group rank together
+struct page_search {
+  int pages = 12;
+  int beam = 0;
+  int probes = 0;
+  group_rule rule;
+};
+
+/// Sixteen, and of long sequences one token of 500.
+KVX_HD constexpr std::int64_t default_beam(std::int64_t tokens) { return tokens < 8000 ? 16 : tokens / 500; }
+
+/// mean_then_member: eight pages for each that is found. two_level_means: an eighth of the blocks, at least four.
+KVX_HD constexpr std::int64_t default_probes(const dci_shape& s, std::int64_t tokens, std::int64_t pages) {
+  if (s.rank != dci_shape::ranking::two_level_means) return 8 * pages;
+  const std::int64_t blocks = tokens / s.block;
+  return blocks < 32 ? 4 : blocks / 8;
+}
+
+/// Outcome of a search.
+///
+/// found       pages written, best first; fewer than asked for where fewer hold a key that can be found
+/// keys        inner products with keys, or with their codes, each once for all heads of the group
+/// means       inner products with means
+struct page_search_result {
+  std::int64_t found = 0;
+  std::int64_t keys = 0;
+  std::int64_t means = 0;
+
+  friend constexpr bool operator==(const page_search_result&, const page_search_result&) = default;
+};
+
+/// What a search is asked.
+///
+/// queries     (G, D), plain
+/// resident    (G) log-sum-exp of each head's exact logits of what is attended anyway; null: none
+/// scale       multiplies q.k; 0 means 1 / sqrt(D)
+/// begin, end  the retrieval zone: whole pages, `end` whole blocks that are indexed
+struct page_query {
+  tensor_view<const float, 2> queries;
+  const float* resident = nullptr;
+  float scale = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+}  // namespace kvx
