@@ -176,7 +176,7 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const step_pl
     }
   }
   attend_dense<E, T>(exec, place.rows, densely, q, out, lse, {options.scale, options.soft_cap, kind.tokens, kind.sink},
-                     scratch.bytes.span(), scratch.counter_span(), where);
+                     scratch.bytes.span(), scratch.counter_span(), all_near{}, where);
 }
 
 }  // namespace kvx

@@ -36,9 +36,10 @@ inline constexpr int dense_threads = 128;  ///< a block of dense attention
 ///
 /// blocks      of an entry: (tiles, H, pieces), piece fastest; those beyond what an item has return at once
 /// slots, tickets_each   of an entry
-template <class E, class T>
+template <class E, class T, class Far>
 struct dense_launch {
   row_view<const E> rows;
+  Far far;
   device_batch batch;
   tensor_view<const T, 3> q;                                                             // (N, Q, D)
   tensor_view<T, 3> out;                                                                 // (N, Q, Dv)
@@ -55,8 +56,8 @@ struct dense_launch {
   tile_memory memory;
 };
 
-template <int Threads, class Tile, class E, class T>
-__global__ void __launch_bounds__(Threads, Tile::blocks) attend_dense_kernel(dense_launch<E, T> call) {
+template <int Threads, class Tile, class E, class T, class Far>
+__global__ void __launch_bounds__(Threads, Tile::blocks) attend_dense_kernel(dense_launch<E, T, Far> call) {
   std::byte* const shared = dynamic_shared<std::byte>();
   __shared__ attend_item item_of_block;
   const std::int64_t entry = blockIdx.x / call.blocks, block = blockIdx.x % call.blocks, H = call.rows.heads;
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(Threads, Tile::blocks) attend_dense_kernel(den
   Tile tile;
   stage_queries<Threads, E, Tile::query_parts>(
       call.memory, shared, [&](int r) { return call.q.at(query_row(r), query_head(r), 0); }, call.q.strides[2], rows, D, call.rule);
-  const paged_source<E> source{call.rows, item.pages, head};
+  const auto source = source_of(call.far, call.rows, item.pages, head, 0);
   const std::int64_t begin = piece * cut.piece, end = begin + cut.piece < n ? begin + cut.piece : n;
   attend_places<Threads, E>(call.memory, shared, tile, source, mask.places, begin, end, D, Dv, call.rule, mask);
   tile.softmax.finish();
@@ -176,7 +177,8 @@ std::int64_t attend_dense_tickets(const device&, const row_view<E>& rows, const 
 ///
 /// what        out = sum_t softmax(scale q.k_t) v_t over the keys that options and causality leave visible
 /// shapes      q (N, Q, D), out (N, Q, Dv), lse (N, Q) or a null view; Q a multiple of H, query head i reads KV head i / (Q / H); all
-///             in device memory; scratch: attend_dense_scratch bytes, any alignment; tickets: attend_dense_tickets, zeros
+///             in device memory; scratch: attend_dense_scratch bytes, any alignment; tickets: attend_dense_tickets, zeros; far: where
+///             pages lie that are not near, all_near or far_rows
 /// units       lse in nats
 /// cost        one launch, and one for prompts where most_queries G > 16. Up to 16 query rows a KV head: K and V are read once for all.
 ///             Beyond: once for every 64 rows, by 2 (D + Dv) operations on tensor cores a visible pair
@@ -186,10 +188,10 @@ std::int64_t attend_dense_tickets(const device&, const row_view<E>& rows, const 
 /// errors      usage_error for shapes that do not fit; no visible key: out 0, lse -inf; a NaN score gives NaN; what is not visible
 ///             may hold anything
 /// source      Dao 2023 (FlashAttention-2); FlashDecoding's split over keys
-template <element E, element T>
+template <element E, element T, class Far = all_near>
 void attend_dense(const device& exec, const row_view<const E>& rows, const device_batch& batch, tensor_view<const T, 3> q,
                   tensor_view<T, 3> out, tensor_view<float, 2> lse, const dense_options& options, std::span<std::byte> scratch,
-                  std::span<unsigned> tickets, call_site where = call_site::here()) {
+                  std::span<unsigned> tickets, const Far& far = {}, call_site where = call_site::here()) {
   require_range("attend_dense: KV heads", rows.heads, 1, 65536, where);
   require_range("attend_dense: key_dim", rows.key_dim, 1, 576, where);
   require_range("attend_dense: value_dim", rows.value_dim, 1, 576, where);
@@ -205,8 +207,9 @@ void attend_dense(const device& exec, const row_view<const E>& rows, const devic
           "attend_dense: tickets are fewer than attend_dense_tickets", where);
 
   constexpr int parts = query_parts<typename operand_of<E>::type, T>, prompt_parts = prompt_query_parts<E, T>;
-  dense_launch<E, T> call;
+  dense_launch<E, T, Far> call;
   call.rows = rows;
+  call.far = far;
   call.batch = batch;
   call.q = q;
   call.out = out;
@@ -229,12 +232,12 @@ void attend_dense(const device& exec, const row_view<const E>& rows, const devic
     launch(exec, shape, rows.value_dim <= narrow_dim ? narrow : wide, call);
   };
   start_kind(0, tile_memory_of<E, T>(few_rows, rows.key_dim, rows.value_dim),
-             attend_dense_kernel<dense_threads, group_tile<dense_threads, 2, E, parts>, E, T>,
-             attend_dense_kernel<dense_threads, group_tile<dense_threads, 9, E, parts>, E, T>, 128);
+             attend_dense_kernel<dense_threads, group_tile<dense_threads, 2, E, parts>, E, T, Far>,
+             attend_dense_kernel<dense_threads, group_tile<dense_threads, 9, E, parts>, E, T, Far>, 128);
   if (call.prompts && arrays.blocks[1] > 0) {
     start_kind(1, prompt_memory_of<E, T>(prompt_rows, rows.key_dim, rows.value_dim),
-               attend_dense_kernel<dense_threads, prompt_tile<dense_threads, 8, E, prompt_parts>, E, T>,
-               attend_dense_kernel<dense_threads, prompt_tile<dense_threads, widest_prompt_pairs<E, T>, E, prompt_parts>, E, T>, 128);
+               attend_dense_kernel<dense_threads, prompt_tile<dense_threads, 8, E, prompt_parts>, E, T, Far>,
+               attend_dense_kernel<dense_threads, prompt_tile<dense_threads, widest_prompt_pairs<E, T>, E, prompt_parts>, E, T, Far>, 128);
   }
 }
 

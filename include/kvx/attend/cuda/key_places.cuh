@@ -3,6 +3,7 @@
 
 #include <kvx/attend/rows.hpp>
 #include <kvx/core/annotate.hpp>
+#include <kvx/layout/far_rows.hpp>
 #include <kvx/layout/row_view.hpp>
 
 #include <cuda_runtime.h>
@@ -32,26 +33,28 @@ static_assert([] {
   return places.size() == 7 && places.token(1) == 1 && places.token(4) == 22 && places.token(6) == 9;
 }());
 
-/// K and V of one token.
-template <class E>
-struct row_address {
-  const E* key = nullptr;
-  const E* value = nullptr;
-};
-
-/// Rows of one sequence and KV head in the pages of the pool: the one place where a token becomes an address. Any type with `at` may
-/// stand in its place, such as one that knows rows that lie elsewhere.
-template <class E>
+/// Rows of one sequence and KV head in the pages of the pool: the one place where a token becomes an address.
+///
+/// Far         all_near, or far_rows where pages may lie in another memory
+template <class E, class Far = all_near>
 struct paged_source {
   row_view<const E> rows;
   const std::int32_t* pages = nullptr;
   std::int64_t head = 0;
+  Far far = {};
 
-  __device__ row_address<E> at(std::int64_t token) const {
+  __device__ row_address<E> at(const key_places& places, std::int64_t place) const {
+    const std::int64_t token = places.token(place);
     const int shift = __ffs(rows.page_tokens) - 1;
-    const std::int64_t page = pages[token >> shift], slot = token & (rows.page_tokens - 1);
-    return {rows.key.at(page, head, slot), rows.value.at(page, head, slot)};
+    return far.row(rows, pages[token >> shift], head, token & (rows.page_tokens - 1));
   }
 };
+
+/// What a block takes the rows of a unit from. Whatever else knows where they lie has an overload that gives another type with `at`.
+template <class E, class Far>
+__device__ paged_source<E, Far> source_of(const Far& far, const row_view<const E>& rows, const std::int32_t* pages, std::int64_t head,
+                                          std::int64_t /*unit*/) {
+  return {rows, pages, head, far};
+}
 
 }  // namespace kvx

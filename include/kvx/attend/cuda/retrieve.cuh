@@ -174,7 +174,7 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
     ids = {to.chosen.chosen, to.chosen.chosen_counts, to.chosen.chosen_pitch, to.chosen.chosen_pitch};
   }
   attend_chosen<E, T>(exec, layer.rows, batch, q, ids, {options.scale, options.soft_cap}, to.states, to.sums, out, lse,
-                      {to.attend, static_cast<std::size_t>(to.attend_bytes)}, tickets, where);
+                      {to.attend, static_cast<std::size_t>(to.attend_bytes)}, tickets, all_near{}, where);
 }
 
 }  // namespace kvx

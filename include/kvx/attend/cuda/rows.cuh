@@ -122,9 +122,10 @@ struct rows_scratch {
 };
 
 /// What a call of attend_rows works with. `out` null: states and sums are taken on; else they are read, and out and lse written.
-template <class E, class T>
+template <class E, class T, class Far>
 struct rows_call {
   row_view<const E> rows;
+  Far far;
   device_batch batch;
   tensor_view<const T, 3> q;                                                             // (N, Q, D)
   unit_row_sets sets;
@@ -140,8 +141,8 @@ struct rows_call {
   tile_memory memory;
 };
 
-template <int Threads, int Pairs, class E, class T>
-__global__ void __launch_bounds__(Threads, Pairs <= narrow_pairs ? 4 : 2) attend_rows_kernel(rows_call<E, T> call) {
+template <int Threads, int Pairs, class E, class T, class Far>
+__global__ void __launch_bounds__(Threads, Pairs <= narrow_pairs ? 4 : 2) attend_rows_kernel(rows_call<E, T, Far> call) {
   using O = typename operand_of<E>::type;
   std::byte* const shared = dynamic_shared<std::byte>();
   __shared__ int count_of_block;
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(Threads, Pairs <= narrow_pairs ? 4 : 2) attend
   stage_queries<Threads, E, query_parts<O, T>>(
       call.memory, shared, [&](int r) { return call.q.at(row_of_q, head * call.group + first + r, 0); }, call.q.strides[2], rows, D,
       call.rule);
-  const paged_source<E> source{call.rows, token.item.pages, head};
+  const auto source = source_of(call.far, call.rows, token.item.pages, head, unit);
   const std::int64_t begin = piece * each, end = begin + each < n ? begin + each : n;
   attend_places<Threads, E>(call.memory, shared, tile, source, places, begin, end, D, Dv, call.rule, sees_all{});
   tile.softmax.finish();
@@ -201,8 +202,8 @@ std::int64_t attend_rows_tickets(const device&, const row_view<E>& rows, std::in
 }
 
 /// Launches the kernel that fits.
-template <element E, element T>
-void launch_attend_rows(const device& exec, rows_call<E, T> call, const row_options& options, std::span<std::byte> scratch,
+template <element E, element T, class Far>
+void launch_attend_rows(const device& exec, rows_call<E, T, Far> call, const row_options& options, std::span<std::byte> scratch,
                         std::span<unsigned> tickets, const char* name, call_site where) {
   const row_view<const E>& rows = call.rows;
   const std::int64_t Q = call.q.extents[1], D = rows.key_dim, Dv = rows.value_dim, units = call.batch.tokens * rows.heads;
@@ -224,9 +225,9 @@ void launch_attend_rows(const device& exec, rows_call<E, T> call, const row_opti
   const std::int64_t blocks = units * ceil_div(call.group, group_rows) * call.pieces;
   const launch_shape shape{dim3(static_cast<unsigned>(blocks)), attend_threads, merged_bytes(call.memory, group_rows)};
   if (Dv <= 128) {
-    launch(exec, shape, attend_rows_kernel<attend_threads, narrow_pairs, E, T>, call);
+    launch(exec, shape, attend_rows_kernel<attend_threads, narrow_pairs, E, T, Far>, call);
   } else {
-    launch(exec, shape, attend_rows_kernel<attend_threads, wide_pairs, E, T>, call);
+    launch(exec, shape, attend_rows_kernel<attend_threads, wide_pairs, E, T, Far>, call);
   }
 }
 
@@ -246,7 +247,7 @@ void attend_rows(const device& exec, const row_view<const E>& rows, const device
                  const unit_row_sets& sets, const row_options& options, softmax_state* states, float* sums, std::span<std::byte> scratch,
                  std::span<unsigned> tickets, call_site where = call_site::here()) {
   require(batch.tokens == 0 || (states != nullptr && sums != nullptr), "attend_rows: states and sums are null", where);
-  rows_call<E, T> call;
+  rows_call<E, T, all_near> call;
   call.rows = rows;
   call.batch = batch;
   call.q = q;
@@ -260,17 +261,18 @@ void attend_rows(const device& exec, const row_view<const E>& rows, const device
 ///
 /// what        attend_rows and finish_rows in one launch; units of count -1 are left alone
 /// shapes      ids as row_ids; states (units, G) and sums (units, G, Dv) of the residents, which stay as they are, or null for none;
-///             out (N, Q, Dv), lse (N, Q) or a null view
+///             out (N, Q, Dv), lse (N, Q) or a null view; far: where rows lie that are not near, anything with a `source_of`
 /// errors      as attend_rows; a head that saw no row: out 0, lse -inf
-template <element E, element T>
+template <element E, element T, class Far = all_near>
 void attend_chosen(const device& exec, const row_view<const E>& rows, const device_batch& batch, tensor_view<const T, 3> q,
                    const row_ids& ids, const row_options& options, const softmax_state* states, const float* sums, tensor_view<T, 3> out,
-                   tensor_view<float, 2> lse, std::span<std::byte> scratch, std::span<unsigned> tickets,
+                   tensor_view<float, 2> lse, std::span<std::byte> scratch, std::span<unsigned> tickets, const Far& far = {},
                    call_site where = call_site::here()) {
   require_shape("attend_chosen: out", out, {batch.tokens, q.extents[1], rows.value_dim}, where);
   if (lse.data != nullptr) require_shape("attend_chosen: lse", lse, {batch.tokens, q.extents[1]}, where);
-  rows_call<E, T> call;
+  rows_call<E, T, Far> call;
   call.rows = rows;
+  call.far = far;
   call.batch = batch;
   call.q = q;
   call.sets = {nullptr, ids, ids.most};

@@ -25,7 +25,7 @@ __device__ row_address<E> locate_rows(const tile_memory& m, const Source& source
                                       std::int64_t last) {
   const int each = m.keys / (Threads / warp_lanes), lane = lane_of_thread();
   const std::int64_t place = first + warp_of_thread() * each + lane;
-  return lane < each && place < last ? source.at(places.token(place)) : row_address<E>{};
+  return lane < each && place < last ? source.at(places, place) : row_address<E>{};
 }
 
 /// Eight components of a row, of which `left` exist, to one or more planes. What does not exist becomes 0.

@@ -9,6 +9,7 @@
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/layout/device_batch.hpp>
+#include <kvx/layout/far_rows.hpp>
 #include <kvx/layout/row_view.hpp>
 #include <kvx/rerank/cuda/choose.cuh>
 #include <kvx/rerank/cuda/rerank_units.cuh>
@@ -27,11 +28,12 @@ namespace kvx {
 /// Threads and candidates of a block: eight lanes read a row.
 inline constexpr int exact_threads = 512, exact_lanes = 8, exact_candidates = 256;
 
-template <class E>
+template <class E, class Far>
 struct exact_arguments {
   group_rule rule;
   device_batch batch;
   row_view<const E> rows;
+  Far far;
   rerank_input in;
   rerank_output out;
   int page_shift = 0;
@@ -66,8 +68,8 @@ __device__ __forceinline__ void load_piece(const E* row, int d, int dim, bool wi
 ///
 /// shapes      queries (Heads, pitch) in shared memory, scaled, 0 in their padding, behind a barrier
 /// exactness   float sums, each lane's pieces in ascending order, lanes in a tree: the same bits wherever the rows lie
-template <int Threads, int Heads, class E>
-__device__ __forceinline__ void exact_logits(const exact_arguments<E>& a, std::int64_t unit, const rerank_unit& u, std::int64_t first,
+template <int Threads, int Heads, class E, class Far>
+__device__ __forceinline__ void exact_logits(const exact_arguments<E, Far>& a, std::int64_t unit, const rerank_unit& u, std::int64_t first,
                                              std::int64_t last, int g0, const float* queries, int pitch) {
   constexpr int unit_elements = 16 / static_cast<int>(sizeof(E)), rows = Threads / exact_lanes;
   const int dim = a.rows.key_dim, G = a.out.group, lane = static_cast<int>(threadIdx.x) % exact_lanes;
@@ -82,7 +84,7 @@ __device__ __forceinline__ void exact_logits(const exact_arguments<E>& a, std::i
     }
     id = __shfl_sync(all_lanes, id, 0, exact_lanes);
     page = __shfl_sync(all_lanes, page, 0, exact_lanes);
-    const E* const row = a.rows.key.at(page, unit % a.out.heads, id & (a.rows.page_tokens - 1));
+    const E* const row = a.far.row(a.rows, page, unit % a.out.heads, id & (a.rows.page_tokens - 1)).key;
     float sums[Heads] = {};
     for (int d = lane * unit_elements; valid && d < dim; d += exact_lanes * unit_elements) {
       float x[unit_elements];
@@ -117,8 +119,8 @@ __device__ __forceinline__ void exact_logits(const exact_arguments<E>& a, std::i
   if (lane_of_thread() < Heads && largest != 0) atomicMax(a.out.counters_of(unit) + g0 + lane, largest);
 }
 
-template <int Threads, int Heads, class E>
-__global__ void __launch_bounds__(Threads, 1) rerank_exact_kernel(exact_arguments<E> a) {
+template <int Threads, int Heads, class E, class Far>
+__global__ void __launch_bounds__(Threads, 1) rerank_exact_kernel(exact_arguments<E, Far> a) {
   __shared__ rerank_unit u;
   __shared__ choose_scratch<Threads> scratch;
   const std::int64_t unit = blockIdx.x / a.blocks, first = std::int64_t{blockIdx.x % a.blocks} * exact_candidates;
@@ -150,20 +152,22 @@ __global__ void __launch_bounds__(Threads, 1) rerank_exact_kernel(exact_argument
 /// The best candidates of every unit of a step, from their rows.
 ///
 /// what        logits scale q.k of candidates, NaN where that is not finite: such a key is never chosen; then as reranking by codes
-/// shapes      see rerank_input (plain, ids, counts, lse) and rerank_output; batch: items under the page ids of the rows
+/// shapes      see rerank_input (plain, ids, counts, lse) and rerank_output; batch: items under the page ids of the rows; far: where pages
+///             lie that are not near
 /// cost        one launch; reads the K rows of the candidates once for every eight heads
 /// exactness   float sums: within 2^-22 D max|q_d k_d| scale of the true logit; the same bits on every run and for every planned maximum
 /// errors      usage_error for shapes that do not fit; ids and counts are not checked
-template <element E>
+template <element E, class Far = all_near>
 void rerank(const device& exec, const exact& policy, const key_sketch& sketch, const row_view<const E>& rows, const device_batch& batch,
-            const rerank_input& in, const rerank_output& out, call_site where = call_site::here()) {
+            const rerank_input& in, const rerank_output& out, const Far& far = {}, call_site where = call_site::here()) {
   require_range("rerank: key_dim", rows.key_dim, 1, 576, where);
   require_range("rerank: heads of the group", out.group, 1, most_scored_heads, where);
   require_range("rerank: candidates", out.candidates, 0, INT32_MAX, where);
-  exact_arguments<E> a;
+  exact_arguments<E, Far> a;
   a.rule = policy.rule;
   a.batch = batch;
   a.rows = rows;
+  a.far = far;
   a.in = in;
   a.out = out;
   while ((1 << a.page_shift) < rows.page_tokens) ++a.page_shift;
@@ -183,7 +187,7 @@ void rerank(const device& exec, const exact& policy, const key_sketch& sketch, c
            {.grid = dim3(static_cast<unsigned>(blocks * out.units())),
             .threads = exact_threads,
             .shared_bytes = queries > scores ? queries : scores},
-           rerank_exact_kernel<exact_threads, Heads, E>, a);
+           rerank_exact_kernel<exact_threads, Heads, E, Far>, a);
   };
   if (out.group <= 4) return run.template operator()<4>();
   run.template operator()<8>();
