@@ -10,6 +10,7 @@
 //   paris_step_vs_read_5           a plain read of all K and V / step: the step against the machine, for comparisons between programs
 //   paris_step_mass_10             of the softmax mass of each query head's exact top 128 what lies among the candidates, mean of the heads
 
+#include "../support/feed_world.hpp"
 #include "../support/machine.hpp"
 #include "../support/timing.hpp"
 #include "../support/world.hpp"
@@ -209,25 +210,6 @@ class decoding {
   std::array<std::int64_t, heads> head_found_{};
 };
 
-/// Adds tokens to a sequence until it has `tokens`.
-void feed(cache_type& c, const host& exec, sequence s, std::int64_t tokens) {
-  constexpr std::int64_t piece = 4096;
-  std::vector<bench::row_stream> streams;
-  for (int h = 0; h < heads; ++h) streams.emplace_back(h, dim);
-  std::vector<bf16> k(piece * heads * dim), v(k.size());
-  for (std::int64_t n = 0; n < tokens; n += piece) {
-    for_each_task(exec, heads, [&](std::int64_t h) {
-      for (std::int64_t t = 0; t < piece; ++t) {
-        const auto at = (t * heads + h) * dim;
-        streams[static_cast<std::size_t>(h)].next(k.data() + at, v.data() + at);
-      }
-    });
-    step step = c.begin(exec, {{s, piece}});
-    c.append(exec, step, 0, k.data(), v.data());
-    c.commit(exec, step);
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -253,7 +235,7 @@ int main(int argc, char** argv) {
                 .kinds = {layer_kind::retrieve()},
                 .max_step_tokens = 4096});
   const sequence whole = c.open(exec);
-  feed(c, exec, whole, longest);
+  bench::feed_world(c, exec, whole, longest);
   decoding d(c, exec, c.fork(exec, whole, tokens));
   std::printf("# 2 MiB pages hold %.0f %% of the cache\n", 100 * bench::large_page_share(d.rows()));
 

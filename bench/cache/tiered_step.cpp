@@ -13,6 +13,7 @@
 //   tiered_bytes_per_token_d128:
 //                                  at D 128, beside 512 for rows in bf16
 
+#include "../support/feed_world.hpp"
 #include "../support/machine.hpp"
 #include "../support/timing.hpp"
 #include "../support/world.hpp"
@@ -68,7 +69,7 @@ class decoding {
                 .kinds = {layer_kind::retrieve()},
                 .max_step_tokens = 4096}),
         sequence_(cache_.open(exec)) {
-    feed();
+    bench::feed_world(cache_, exec, sequence_, tokens);
     step_.emplace(cache_.begin(exec, {{sequence_, 1}}));
     const std::vector<bf16> row(heads * dim, round_to<bf16>(.5f));
     cache_.append(exec_, *step_, 0, row.data(), row.data());
@@ -96,24 +97,6 @@ class decoding {
   }
 
  private:
-  void feed() {
-    constexpr std::int64_t piece = 4096;
-    std::vector<bench::row_stream> streams;
-    for (int h = 0; h < heads; ++h) streams.emplace_back(h, dim);
-    std::vector<bf16> k(piece * heads * dim), v(k.size());
-    for (std::int64_t n = 0; n < tokens; n += piece) {
-      for_each_task(exec_, heads, [&](std::int64_t h) {
-        for (std::int64_t t = 0; t < piece; ++t) {
-          const auto at = (t * heads + h) * dim;
-          streams[static_cast<std::size_t>(h)].next(k.data() + at, v.data() + at);
-        }
-      });
-      step step = cache_.begin(exec_, {{sequence_, piece}});
-      cache_.append(exec_, step, 0, k.data(), v.data());
-      cache_.commit(exec_, step);
-    }
-  }
-
   stage_times run_head(std::int64_t h, double fraction) const {
     const host one{.threads = 1};
     const auto rows = cache_.view(0);
