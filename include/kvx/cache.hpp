@@ -5,6 +5,7 @@
 #include <kvx/cache_parts.hpp>
 #include <kvx/cache_plan.hpp>
 #include <kvx/cache_stats.hpp>
+#include <kvx/contested_units.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/math.hpp>
 #include <kvx/core/tensor_view.hpp>
@@ -243,12 +244,8 @@ sequence cache<Backend, Spec>::fork(const Backend& exec, sequence s, std::int64_
 
 template <class Backend, class Spec>
 kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advance> batch, call_site where) {
-  const int group = parts_.retrieving_group();
   balance_book& balances = parts_.balances;
-  const auto own = [&, encoding = std::vector<std::uint32_t>()](const reservation::part& p) mutable {
-    return balances.contested(p, zones, layout::shape.tokens, parts_.book->slots(), group, encoding);
-  };
-  kvx::step step(parts_.book, batch, group, own, where);
+  kvx::step step(parts_.book, batch, parts_.retrieving_group(), contested_units<Spec>(parts_), where);
   require_range("tokens of a step", step.tokens(), 0, geometry().step_tokens(), where);
   step.appended_.resize(static_cast<std::size_t>(geometry().layers));
   step_plan& plan = step.plan_;

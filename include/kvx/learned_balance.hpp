@@ -9,6 +9,7 @@
 #include <kvx/layout/sequence_book.hpp>
 #include <kvx/layout/zones.hpp>
 #include <kvx/sketch/balance.hpp>
+#include <kvx/sketch/query_energies.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -20,9 +21,6 @@
 #include <vector>
 
 namespace kvx {
-
-/// One position of so many is learned from, the last one: p % 8 = 7. Chunks, cuts and forks cannot matter then.
-inline constexpr std::int64_t learning_stride = 8;
 
 /// What is learned, of whom.
 ///
@@ -101,16 +99,7 @@ void observe_queries(const learning_rules& rules, const learning_entry& entry, c
     const std::int64_t row = part.first + position - part.length;
     query_sample& sample = *entry.samples[i];
     bf16* energies = sample.energies.get() + rules.at(layer);
-    for (std::int64_t h = 0; h < rules.heads; ++h) {
-      for (std::int64_t d = 0; d < rules.dim; ++d) {
-        double sum = 0;
-        for (std::int64_t g = 0; g < group; ++g) {
-          const double x = to_float(*q.at(row, h * group + g, d));
-          sum += x * x;
-        }
-        *energies++ = round_to<bf16>(static_cast<float>(sum));
-      }
-    }
+    for (std::int64_t h = 0; h < rules.heads; ++h) group_energies(q, row, h * group, group, energies + h * rules.dim);
     sample.seen[static_cast<std::size_t>(layer)] = 1;
   }
 }
@@ -158,13 +147,13 @@ class balance_book {
   }
 
   /// Units of an entry that its commit encodes for the first time while they are shared with a sequence of another balance that has encoded
-  /// them, or will by an open step: [0, result), those of the tokens that are learned from, must be its own.
+  /// them, or will by an open step: those of the tokens that are learned from must be its own.
   ///
   /// encoding    slots of earlier entries of the batch that encode for the first time; this one is added if it does
-  std::int64_t contested(const reservation::part& p, const zones& z, std::int64_t page_tokens, std::span<const sequence_book::slot> all,
-                         int group, std::vector<std::uint32_t>& encoding) const {
+  unit_range contested(const reservation::part& p, const zones& z, std::int64_t page_tokens, std::span<const sequence_book::slot> all,
+                       int group, std::vector<std::uint32_t>& encoding) const {
     const auto encoded = [&](std::int64_t n) { return edge(z, n, page_tokens) >= z.first; };
-    if (!on() || encoded(p.length) || !encoded(p.length + p.tokens)) return 0;
+    if (!on() || encoded(p.length) || !encoded(p.length + p.tokens)) return {};
     const std::int64_t units = ceil_div(rules_.tokens, page_tokens);
     const std::vector<page_id>& mine = all[p.slot].tables[static_cast<std::size_t>(group)].units;
     const auto rivals = [&](std::size_t i) {
@@ -177,10 +166,10 @@ class balance_book {
       const auto common = std::min<std::int64_t>({units, std::ssize(mine), std::ssize(table.units)});
       return encodes && !std::equal(mine.begin(), mine.begin() + common, table.units.begin(), std::not_equal_to<>());
     };
-    std::int64_t result = 0;
-    for (std::size_t i = 0; i < all.size() && result == 0; ++i) result = rivals(i) ? units : 0;
+    bool contested = false;
+    for (std::size_t i = 0; i < all.size() && !contested; ++i) contested = rivals(i);
     encoding.push_back(p.slot);
-    return result;
+    return {0, contested ? units : 0};
   }
 
   /// The diagonals that a sequence retrieves with; null before they are fixed.

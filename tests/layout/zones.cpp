@@ -1,4 +1,4 @@
-// The edge is what its sentence says: the largest multiple of the block that is at most n - local, at least the sink; the sink below
+// The edge is what its sentence says: the largest multiple of the unit that is at most n - local, at least the sink; the sink below
  // `first`.
 
 #include <kvx/layout/zones.hpp>
@@ -25,13 +25,13 @@ TEST_CASE("the edge equals the slow one, never falls, and moves by whole blocks"
   for (const int sink : {0, 1, 4, 64, 100}) {
     for (const int local : {0, 1, 7, 64, 256}) {
       for (const std::int64_t block : {1, 4, 16, 64}) {
-        const kvx::zones z{.sink = sink, .local = local, .first = local == 7 ? 130 : 0};
+        const kvx::zones z{.sink = sink, .local = local, .first = local == 7 ? 130 : 0, .unit = sink == 1 ? static_cast<int>(block) : 0};
         CAPTURE(sink);
         CAPTURE(local);
         CAPTURE(block);
         std::int64_t last = 0;
         for (std::int64_t n = 0; n < 700; ++n) {
-          const std::int64_t e = kvx::edge(z, n, block);
+          const std::int64_t e = kvx::edge(z, n, z.unit != 0 ? 1 : block);
           REQUIRE(e == slow_edge(z, n, block));
           REQUIRE(e >= last);
           REQUIRE(e >= sink);

@@ -34,6 +34,19 @@ struct advance {
   std::span<const std::int32_t> pages = {};
 };
 
+/// Units [first, last) of one sequence in one group of layers.
+struct unit_range {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+};
+
+/// Both ranges, and what lies between them.
+constexpr unit_range hull(unit_range a, unit_range b) {
+  if (a.first >= a.last) return b;
+  if (b.first >= b.last) return a;
+  return {std::min(a.first, b.first), std::max(a.last, b.last)};
+}
+
 /// Rows [0, rows) of a unit to be copied to another before anything is written to it.
 struct page_copy {
   int group = 0;
@@ -99,8 +112,8 @@ class sequence_book {
 
   /// Reserves rows for all parts or throws and changes nothing.
   ///
-  /// own         (slot, length, tokens of a part): so many of its first units in `own_group` must not be shared, and are copied
-  using own_units = std::function<std::int64_t(const reservation::part&)>;
+  /// own         which units of a part must not be shared in `own_group`, and are copied
+  using own_units = std::function<unit_range(const reservation::part&)>;
   reservation begin(std::span<const advance> batch, int own_group, const own_units& own, call_site where);
 
   /// Part i keeps its first accepted[i] new tokens (all where the span is empty); the rest is given back.
@@ -241,8 +254,9 @@ inline reservation sequence_book::begin(std::span<const advance> batch, int own_
     for (std::size_t i = 0; i < step.parts.size(); ++i) {
       const auto& p = step.parts[i];
       const page_table& table = slots_[p.slot].tables[static_cast<std::size_t>(own_group)];
-      const std::int64_t whole = std::min(own(p), p.length / rules.unit_tokens());  // a page that is partly filled is copied anyway
-      for (std::size_t u = 0; std::cmp_less(u, whole); ++u) {
+      const unit_range range = own(p);
+      const std::int64_t whole = std::min(range.last, p.length / rules.unit_tokens());  // a page that is partly filled is copied anyway
+      for (auto u = static_cast<std::size_t>(range.first); std::cmp_less(u, whole); ++u) {
         if (pool.is_shared(table.units[u])) step.exchanged.push_back({i, u, table.units[u]});
       }
     }
