@@ -193,10 +193,20 @@ class tiered_case : public retrieve_case {
     const scores coarse = plain_sign_sums(shape_.sketch, shape_.by.of, zone, {rotated, plain, lse.data(), scale}).all();
     r.proposed.assign(static_cast<std::size_t>(end), 0);
     for (const std::int32_t t : plain_selection(coarse, begin, wanted)) r.proposed[static_cast<std::size_t>(t)] = 1;
-    for (std::int64_t j = begin / P; ValueBits > 0 && o.others.coded && o.others.tail && j * P < end; ++j) {
-      if (whole(of, head, begin, end, j) && left(r.proposed, j) >= fewest_in_tail) continue;
-      for (std::int64_t t = std::max(begin, j * P); t < std::min(end, (j + 1) * P); ++t)
-        r.proposed[static_cast<std::size_t>(t)] = found(of, head, t);
+    const auto with_pages_without_tail = [&](bool broken_too) {
+      std::vector<char> all = r.proposed;
+      for (std::int64_t j = begin / P; j * P < end; ++j) {
+        if (whole(of, head, begin, end, j) && left(r.proposed, j) >= fewest_in_tail) continue;
+        const std::int64_t first = std::max(begin, j * P), last = std::min(end, (j + 1) * P);
+        bool broken = false;
+        for (std::int64_t t = first; t < last; ++t) broken = broken || !found(of, head, t);
+        for (std::int64_t t = first; (broken_too || !broken) && t < last; ++t) all[static_cast<std::size_t>(t)] = found(of, head, t);
+      }
+      return all;
+    };
+    if (ValueBits > 0 && o.others.coded && o.others.tail) {
+      const std::vector<char> all = with_pages_without_tail(true);
+      r.proposed = std::count(all.begin(), all.end(), 1) <= most_in_codes(end - begin, wanted, P) ? all : with_pages_without_tail(false);
     }
     for (std::int64_t t = begin; t < end; ++t) {
       if (r.proposed[static_cast<std::size_t>(t)] != 0) r.ids.push_back(static_cast<std::int32_t>(t));

@@ -25,6 +25,19 @@ struct tier_options {
 /// mean of few is too rough when it is found by taking many away. Where no rows are coded it counts nothing.
 inline constexpr int fewest_in_tail = 8;
 
+/// Candidates of a zone at most, those included that pages without a tail are taken as coded for.
+///
+/// what        a page that lies whole in the zone has no tail where at least P - 7 of its tokens were proposed; of two pages a part lies in
+///             the zone at most. Pages that hold a key that is never found may add a 32nd of the zone: where all of them together would
+///             go beyond, those pages keep what was proposed of them, and their other tokens count nothing
+/// wanted      how many tokens a search was asked for
+KVX_HD constexpr std::int64_t most_in_codes(std::int64_t zone, std::int64_t wanted, std::int64_t page_tokens) {
+  if (page_tokens < fewest_in_tail) return zone;
+  const std::int64_t most = wanted * page_tokens / (page_tokens - fewest_in_tail + 1) + 2 * page_tokens + zone / 32;
+  return most < zone ? most : zone;
+}
+static_assert(most_in_codes(131072, 6554, 64) == 6554 * 64 / 57 + 128 + 4096 && most_in_codes(100, 1, 4) == 100);
+
 /// The logit of what is left of a page: the mean of its keys' logits.
 ///
 /// what        keys are coded relative to their mean, so all their deviations add up to nothing, and those of the tokens left are what the

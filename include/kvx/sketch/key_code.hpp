@@ -90,6 +90,15 @@ KVX_HD constexpr half weight(float square_radius, float level_sum) {
 /// The weights of a key that is never found.
 inline constexpr half no_weight{0x7e00};
 
+/// Gives a key the code of one that is never found.
+KVX_HD constexpr void forget_key(const key_sketch& s, int dim, int page_tokens, int slot, const page_code<true>& out) {
+  const int bytes = plane_bytes(dim), magnitudes = (s.bits - 1) * bytes, weights = weights_per_key(s, dim);
+  for (int y = 0; y < bytes; ++y) out.signs[std::int64_t{y} * page_tokens + slot] = 0;
+  if (out.norms != nullptr) out.norms[slot] = never_found;
+  for (int i = 0; out.magnitudes != nullptr && i < magnitudes; ++i) out.magnitudes[std::int64_t{slot} * magnitudes + i] = 0;
+  for (int i = 0; out.weights != nullptr && i < weights; ++i) out.weights[std::int64_t{slot} * weights + i] = half{0x7e00};  // no_weight
+}
+
 static_assert(weight(4, 2).bits == 0x4000 && weight(0, 0).bits == 0 && weight(1e9f, 1).bits == 0x7bff);
 static_assert([] {
   constexpr float thresholds[3] = {1, 2, 3};

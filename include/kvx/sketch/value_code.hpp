@@ -138,6 +138,13 @@ KVX_HD constexpr std::uint32_t spread_bits(std::uint8_t plane, int bits) {
 }
 static_assert(spread_bits(0xb5, 4) == 0x10110101u && spread_bits(0xb5, 2) == 0x4511u);
 
+/// Fields of the eight coordinates whose bits are byte 0 of these planes.   magnitudes (bits - 1), `pitch` bytes apart
+KVX_HD constexpr std::uint32_t value_fields(std::uint8_t signs, const std::uint8_t* magnitudes, int pitch, int bits) {
+  std::uint32_t fields = spread_bits(signs, bits) << (bits - 1);
+  for (int p = 0; p < bits - 1; ++p) fields |= spread_bits(magnitudes[p * pitch], bits) << p;
+  return fields;
+}
+
 /// The levels of values' codes in whole numbers.
 ///
 /// level       (16) of each field, at most 127 either way; fields that do not exist 0

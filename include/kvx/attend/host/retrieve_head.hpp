@@ -163,7 +163,7 @@ class retrieving_head {
                             stage(), part_.page_dots);
     if constexpr (any(others)) {
       if (tiered_.coded && tiered_.tail) {
-        found_ = find_tails(zone(), {ids_, static_cast<std::size_t>(found_)}, part_.pages, positions_);
+        found_ = find_tails(zone(), {ids_, static_cast<std::size_t>(found_)}, part_.pages, positions_, wanted);
         std::swap(ids_, positions_);
       }
     }

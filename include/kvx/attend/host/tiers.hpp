@@ -88,35 +88,41 @@ struct tier_pages {
 /// Finds members and tails of all pages. A page has a tail where it lies whole in the zone, holds no key that is never found, and has at
 /// least fewest_in_tail tokens left.
 ///
-/// ids         (C), ascending candidates
-/// all         null, or room for all tokens of the zone: candidates again, with every token that is found of the pages that have no tail
+/// ids         (C), ascending candidates; wanted: how many a search was asked for
+/// all         null, or room for all tokens of the zone: candidates again, with every token that is found of the pages that have no tail,
+///             as far as most_in_codes allows it
 /// returns     how many candidates there are then
-inline std::int64_t find_tails(const bucket_zone& z, std::span<const std::int32_t> ids, const tier_pages& pages, std::int32_t* all) {
+inline std::int64_t find_tails(const bucket_zone& z, std::span<const std::int32_t> ids, const tier_pages& pages, std::int32_t* all,
+                               std::int64_t wanted = 0) {
   const std::int64_t P = z.page.tokens, first = z.first_page();
-  const std::int32_t *from = ids.data(), *const last = from + ids.size();
-  std::int64_t taken = 0;
-  for (std::int64_t i = first; i < z.last_page(); ++i) {
-    const std::int64_t begin = std::max(z.begin, i * P), end = std::min(z.end, (i + 1) * P);
-    const std::int32_t* to = from;
-    while (to != last && *to < end) ++to;
-    const auto* const norms = reinterpret_cast<const std::uint8_t*>(z.block(column_norms, i));
-    const std::int64_t left = P - (to - from);
-    const bool has_tail =
-        left >= fewest_in_tail && end - begin == P && std::memchr(norms, never_found, static_cast<std::size_t>(P)) == nullptr;
-    pages.starts[i - first] = static_cast<std::int32_t>(taken);
-    pages.left[i - first] = has_tail ? static_cast<std::int32_t>(left) : 0;
-    if (all == nullptr || has_tail) {
-      if (all != nullptr) std::copy(from, to, all + taken);
-      taken += to - from;
-    } else {
-      for (std::int64_t t = begin; t < end; ++t) {
-        if (norms[t - i * P] != never_found) all[taken++] = static_cast<std::int32_t>(t);
+  const auto find = [&](bool of_broken_pages) {
+    const std::int32_t *from = ids.data(), *const last = from + ids.size();
+    std::int64_t taken = 0;
+    for (std::int64_t i = first; i < z.last_page(); ++i) {
+      const std::int64_t begin = std::max(z.begin, i * P), end = std::min(z.end, (i + 1) * P);
+      const std::int32_t* to = from;
+      while (to != last && *to < end) ++to;
+      const auto* const norms = reinterpret_cast<const std::uint8_t*>(z.block(column_norms, i));
+      const std::int64_t left = P - (to - from);
+      const bool broken = std::memchr(norms + (begin - i * P), never_found, static_cast<std::size_t>(end - begin)) != nullptr;
+      const bool has_tail = left >= fewest_in_tail && end - begin == P && !broken;
+      pages.starts[i - first] = static_cast<std::int32_t>(taken);
+      pages.left[i - first] = has_tail ? static_cast<std::int32_t>(left) : 0;
+      if (all == nullptr || has_tail || (broken && !of_broken_pages)) {
+        if (all != nullptr) std::copy(from, to, all + taken);
+        taken += to - from;
+      } else {
+        for (std::int64_t t = begin; t < end; ++t) {
+          if (norms[t - i * P] != never_found) all[taken++] = static_cast<std::int32_t>(t);
+        }
       }
+      from = to;
     }
-    from = to;
-  }
-  pages.starts[z.last_page() - first] = static_cast<std::int32_t>(taken);
-  return taken;
+    pages.starts[z.last_page() - first] = static_cast<std::int32_t>(taken);
+    return taken;
+  };
+  const std::int64_t taken = find(true);
+  return all != nullptr && taken > most_in_codes(z.end - z.begin, wanted, P) ? find(false) : taken;
 }
 
 /// What attend_tiers reads of one KV head of one sequence.

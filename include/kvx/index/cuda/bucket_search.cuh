@@ -24,6 +24,7 @@ namespace kvx {
 /// longest         tokens of a sequence at most
 /// keep, breadth   of retrieve_options; candidates follow from the zone of each token by candidate_count
 /// ranked          false: no reranker follows, and `keep` tokens are proposed
+/// tiered          candidates are wanted where none is kept, too: those take part by their codes
 /// whole_below     of sequences that hold fewer committed tokens than this the whole zone is proposed, whatever the breadth
 struct bucket_search_shape {
   key_sketch sketch;
@@ -37,13 +38,14 @@ struct bucket_search_shape {
   std::int64_t keep = 256;
   search_breadth breadth;
   bool ranked = true;
+  bool tiered = false;
   std::int64_t whole_below = 0;
 
   KVX_HD constexpr std::int64_t units() const { return tokens * heads; }
 
   /// Tokens to propose from a zone of so many, in a sequence of so many committed tokens.
   KVX_HD constexpr std::int64_t wanted(std::int64_t zone, std::int64_t committed) const {
-    if (keep <= 0 || zone <= 0) return 0;
+    if ((keep <= 0 && !tiered) || zone <= 0) return 0;
     if (committed < whole_below) return zone;
     return ranked ? candidate_count(breadth, by, zone, keep) : keep < zone ? keep : zone;
   }

@@ -33,12 +33,12 @@ struct scanned_chunk {
   int slot;
 };
 
-/// The chunk of this block; no tokens where there is none.
-__device__ __forceinline__ scanned_chunk chunk_of_block(const bucket_search& s, const unit_zone& zone) {
+/// The chunk of a block; no tokens where there is none.
+__device__ __forceinline__ scanned_chunk chunk_of_block(const bucket_search& s, const unit_zone& zone, unsigned block = blockIdx.x) {
   const std::int64_t P = s.page.tokens, first = zone.first_page(P), places = zone.end > zone.begin ? zone.end - first * P : 0;
   scanned_chunk c;
-  c.unit = blockIdx.x / s.chunks;
-  c.chunk = blockIdx.x % s.chunks;
+  c.unit = block / s.chunks;
+  c.chunk = block % s.chunks;
   c.head = c.unit % s.heads;
   c.start = c.chunk * s.chunk;
   const std::int64_t left = places - c.start;

@@ -13,14 +13,20 @@
 
 namespace kvx {
 
-/// Scans by prepared queries and selects: two launches.
-inline void find_candidates(const device& exec, const bucket_search& s, const scanned_columns& columns, const device_batch& batch,
-                            call_site where = call_site::here()) {
+/// Scans by prepared queries: one launch.
+inline void scan_buckets(const device& exec, const bucket_search& s, const scanned_columns& columns, const device_batch& batch,
+                         call_site where = call_site::here()) {
   if (s.by.score == bucket_scoring::rule::votes) {
     scan_votes(exec, s, columns, batch, where);
   } else {
     scan_sign_sums(exec, s, columns, batch, where);
   }
+}
+
+/// Scans by prepared queries and selects: two launches.
+inline void find_candidates(const device& exec, const bucket_search& s, const scanned_columns& columns, const device_batch& batch,
+                            call_site where = call_site::here()) {
+  scan_buckets(exec, s, columns, batch, where);
   select_candidates(exec, s, batch, where);
 }
 

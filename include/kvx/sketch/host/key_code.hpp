@@ -113,17 +113,6 @@ void mean_key(const simd::encode_table& kernels, const E* rows, std::int64_t str
   of.mean(mean, dim, static_cast<float>(std::max(count, 1)), stored);
 }
 
-/// Gives a key the code of one that is never found.
-inline void forget_key(const key_sketch& s, int dim, int page_tokens, int slot, const page_code<true>& out) {
-  const int bytes = plane_bytes(dim);
-  for (int y = 0; y < bytes; ++y) out.signs[std::int64_t{y} * page_tokens + slot] = 0;
-  if (out.norms != nullptr) out.norms[slot] = never_found;
-  const int all = (s.bits - 1) * bytes;
-  if (out.magnitudes != nullptr) std::fill_n(out.magnitudes + std::int64_t{slot} * all, all, std::uint8_t{0});
-  const int weights = weights_per_key(s, dim);
-  if (out.weights != nullptr) std::fill_n(out.weights + std::int64_t{slot} * weights, weights, no_weight);
-}
-
 /// What an encoder asks of the kernels, but for where the codes go.   centre, balance (encode_pitch) in lane order
 template <element E>
 simd::encode_task key_task(const key_encoder<E>& encoder, const float* centre, const float* balance) {

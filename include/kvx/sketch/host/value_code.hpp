@@ -37,8 +37,7 @@ inline void pack_value(const std::uint8_t* signs, std::int64_t pitch, const std:
                        std::uint8_t* code) {
   const int plane = plane_bytes(dim), bytes = static_cast<int>(value_row_bytes(bits, dim));
   for (int y = 0, at = 0; y < plane; ++y, at += bits) {
-    std::uint32_t fields = spread_bits(signs[y * pitch], bits) << (bits - 1);
-    for (int p = 0; p < bits - 1; ++p) fields |= spread_bits(magnitudes[p * plane + y], bits) << p;
+    const std::uint32_t fields = value_fields(signs[y * pitch], magnitudes + y, plane, bits);
     for (int j = 0; j < bits && at + j < bytes; ++j) code[at + j] = static_cast<std::uint8_t>(fields >> 8 * j);
   }
   for (int j = plane * bits; j < bytes; ++j) code[j] = 0;
