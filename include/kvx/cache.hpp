@@ -16,6 +16,7 @@
 #include <kvx/layout/page_csr.hpp>
 #include <kvx/layout/sequence_book.hpp>
 #include <kvx/learned_balance.hpp>
+#include <kvx/plan_batch.hpp>
 #include <kvx/spec.hpp>
 #include <kvx/step.hpp>
 
@@ -167,7 +168,6 @@ class cache {
   using parts = cache_parts<Spec>;
   using memory = typename parts::memory;
 
-  static parts make_parts(Spec spec, kvx::geometry geometry, call_site where);
   const memory& at(int layer, call_site where) const;
   void check_step(const kvx::step& step, call_site where) const;
   void finish(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where);
@@ -181,7 +181,7 @@ class cache {
 
 template <class Backend, class Spec>
 cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geometry, call_site where)
-    : parts_(make_parts(std::move(spec), std::move(geometry), where)),
+    : parts_(plan_parts(std::move(spec), std::move(geometry), where)),
       memory_(allocate(exec, parts_.plan.bytes.rows + parts_.plan.bytes.columns)),
       runner_(make_runner(exec, parts_)) {
   parts_.layers = place_layers<layout>(parts_.geometry, parts_.plan, parts::columns, memory_.data());
@@ -192,17 +192,6 @@ cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geomet
         balance_book({Spec::sketch.balance, zones.sink, layers, parts_.geometry.kv_heads, layout::shape.key_dim, parts_.geometry.rope},
                      parts_.book->slots().size());
   }
-}
-
-template <class Backend, class Spec>
-cache_parts<Spec> cache<Backend, Spec>::make_parts(Spec spec, kvx::geometry geometry, call_site where) {
-  parts result{std::move(geometry), std::move(spec), {}, {}, {}, {}};
-  result.plan = kvx::plan<layout>(result.geometry, parts::columns, where);
-  require_range("geometry.rope.dims", result.geometry.rope.dims, 0, layout::shape.key_dim, where);
-  std::vector<sequence_book::group> groups;
-  for (const layer_group& g : result.plan.groups) groups.push_back({g.rules, page_pool(g.units)});
-  result.book = std::make_shared<sequence_book>(std::move(groups), result.geometry.max_sequences);
-  return result;
 }
 
 template <class Backend, class Spec>
@@ -244,31 +233,11 @@ sequence cache<Backend, Spec>::fork(const Backend& exec, sequence s, std::int64_
 
 template <class Backend, class Spec>
 kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advance> batch, call_site where) {
-  balance_book& balances = parts_.balances;
   kvx::step step(parts_.book, batch, parts_.retrieving_group(), contested_units<Spec>(parts_), where);
   require_range("tokens of a step", step.tokens(), 0, geometry().step_tokens(), where);
   step.appended_.resize(static_cast<std::size_t>(geometry().layers));
   step_plan& plan = step.plan_;
-  plan.items.resize(parts_.plan.groups.size());
-  for (std::size_t g = 0; g < plan.items.size(); ++g) {
-    for (const reservation::part& p : step.entries()) {
-      const page_table& table = parts_.book->slots()[p.slot].tables[g];
-      plan.items[g].push_back({table.pages.data(), p.length + p.tokens, p.tokens, p.first});
-    }
-  }
-  if constexpr (!layout::owns_rows) {
-    for (const memory& layer : parts_.layers) require(layer.bound, "begin: bind the rows of every layer first", where);
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-      plan.external.push_back(external_item(plan.items[0][i], batch[i], layout::shape.tokens, where));
-      for (const layer_group& of : parts_.plan.groups) check_seen_pages(of.rules, plan.external.back(), where);
-    }
-  }
-  if (balances.on()) {
-    for (const reservation::part& p : step.entries()) {
-      plan.learning.push_back(balances.begin(exec, p));
-      plan.balances.push_back(balances.diagonals(p.slot));
-    }
-  }
+  plan_batch(exec, parts_, batch, plan, where);
   runner_.plan(exec, parts_, plan);
   count_copies(plan.reserved.copies);
   return step;
@@ -315,6 +284,8 @@ void cache<Backend, Spec>::attend(const Backend& exec, const kvx::step& step, in
   check_step(step, where);
   at(layer, where);
   require(step.appended_[static_cast<std::size_t>(layer)], "attend: append the rows of this layer first", where);
+  for (const reservation::part& p : step.entries())
+    require(layer < parts_.book->slots()[p.slot].ready, "attend: a sequence is being restored, and this layer is not there yet", where);
   require_shape("q", q, {step.tokens(), geometry().query_heads, layout::shape.key_dim}, where);
   require_shape("out", out, {step.tokens(), geometry().query_heads, layout::shape.value_dim}, where);
   require(options.soft_cap >= 0 && options.soft_cap < infinity, "attend: soft_cap is finite and not negative", where);
@@ -354,6 +325,8 @@ void cache<Backend, Spec>::commit(const Backend& exec, kvx::step& step, std::spa
 template <class Backend, class Spec>
 void cache<Backend, Spec>::finish(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where) {
   check_step(step, where);
+  for (const reservation::part& p : step.entries())
+    require(parts_.book->slots()[p.slot].whole(), "commit: a sequence is being restored: decode all of its layers first", where);
   if (step.tokens() > 0) {
     for (int l = 0; l < geometry().layers; ++l)
       require(step.appended_[static_cast<std::size_t>(l)], "commit: a layer was not appended", where);

@@ -2,6 +2,7 @@
 // What a cache is, whichever backend runs its steps: geometry, policies, plan, sequences, addresses of its layers.
 
 #include <kvx/cache_plan.hpp>
+#include <kvx/core/check.hpp>
 #include <kvx/geometry.hpp>
 #include <kvx/layer_memory.hpp>
 #include <kvx/layout/sequence_book.hpp>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace kvx {
@@ -47,5 +49,18 @@ struct cache_parts {
     return first != layers.end() ? first->group : 0;
   }
 };
+
+/// Parts of a cache whose memory is not there yet: no layers have addresses.
+template <class Spec>
+cache_parts<Spec> plan_parts(Spec spec, kvx::geometry geometry, call_site where) {
+  using layout = typename Spec::layout_type;
+  cache_parts<Spec> result{std::move(geometry), std::move(spec), {}, {}, {}, {}};
+  result.plan = kvx::plan<layout>(result.geometry, cache_parts<Spec>::columns, where);
+  require_range("geometry.rope.dims", result.geometry.rope.dims, 0, layout::shape.key_dim, where);
+  std::vector<sequence_book::group> groups;
+  for (const layer_group& g : result.plan.groups) groups.push_back({g.rules, page_pool(g.units)});
+  result.book = std::make_shared<sequence_book>(std::move(groups), result.geometry.max_sequences);
+  return result;
+}
 
 }  // namespace kvx

@@ -2,6 +2,7 @@
 // How large a cache is: the model's layers and heads, and the tokens it must hold.
 
 #include <kvx/core/check.hpp>
+#include <kvx/core/digest.hpp>
 #include <kvx/layout/layer_kind.hpp>
 #include <kvx/sketch/balance.hpp>
 
@@ -31,6 +32,7 @@ struct geometry {
   std::int64_t max_step_tokens = 0;
   std::int64_t rollback = 64;
   rope_pairs rope = {};
+  digest model = {};
 
   layer_kind kind(int layer) const {
     if (!kinds.empty()) return kinds[static_cast<std::size_t>(layer)];

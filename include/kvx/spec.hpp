@@ -1,6 +1,7 @@
 #pragma once
 // What a cache is made of: one policy for each stage.
 
+#include <kvx/codec/raw.hpp>
 #include <kvx/index/full_scan.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/zones.hpp>
@@ -26,14 +27,16 @@ concept reads_sketch = requires {
 /// layout      where rows lie: `paged`, `contiguous`, `external`
 /// index       what proposes candidates: `full_scan`, `sign_buckets`
 /// reranker    what keeps the best of them: `pass_through`, `exact`, `rsq_ip`
+/// codec       how `save` stores rows: `raw`, `calibrated<chain<...>>`
 ///
 /// Columns are those of the index; index and reranker share one sketch, whose signs are the sign bits of the code. Where the reranker has
 /// tiers, columns of values follow (tiered_columns).
-template <class Layout, index_policy Index = full_scan, class Reranker = pass_through>
+template <class Layout, index_policy Index = full_scan, class Reranker = pass_through, class Codec = raw>
 struct spec {
   using layout_type = Layout;
   using index_type = Index;
   using reranker_type = Reranker;
+  using codec_type = Codec;
 
   /// The sketch that both need: with the bits that the reranker reads, signs alone if it reads none.
   static constexpr key_sketch sketch = [] {
@@ -73,6 +76,7 @@ struct spec {
 
   Index index{};
   Reranker reranker{};
+  Codec codec{};
 };
 
 }  // namespace kvx

@@ -36,18 +36,29 @@ using kvtc_entropy = chain<pca, dead_zone, rans>;
 template <class Entropy>
 using kvtc_faithful = chain<pca, bit_groups, Entropy>;
 
+/// What ids of tokens foretell of the rows of a chunk, to be taken out before the transform and added after: inputs outputs. A view.
+///
+/// shapes      inputs (tokens, rank): normed embeddings times the predictor's inputs; outputs (rank, F). rank 0: nothing is foretold
+struct span_prediction {
+  std::int64_t rank = 0;
+  const float* inputs = nullptr;
+  const half* outputs = nullptr;
+};
+
 /// What calibration knows of one matrix of a span: K or V of a block of layers. A view.
 ///
 /// scales      (rank): for a dead zone
 /// tables      the alphabets of its rounding: for a dead zone
 /// plan        for bit_groups; it covers at most the rank
 /// levels      alphabets of the plan's components: for bit_groups with rans
+/// prediction  of the tokens of the chunk at hand
 struct span_model {
   pca_basis basis;
   const component_scale* scales = nullptr;
   const scale_tables* tables = nullptr;
   const bit_plan* plan = nullptr;
   symbol_model levels;
+  span_prediction prediction;
 };
 
 /// How the keys of a span were turned: head h (of all layers of the span, in order) by turns[h], none where it is null. turns null: none at

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 namespace kvx {
@@ -31,6 +32,9 @@ struct page_rules {
 
   /// First token that the next query of a sequence of n tokens sees, the sink aside.
   std::int64_t first_seen(std::int64_t n) const { return window > 0 && n + 1 > window ? n + 1 - window : 0; }
+
+  /// First token that a query sees after so many tokens were cut off a sequence of n as can always be, the sink aside.
+  std::int64_t first_needed(std::int64_t n) const { return first_seen(n > rollback ? n - rollback : 0); }
 };
 
 /// Pages of one sequence.
@@ -49,14 +53,26 @@ inline bool must_copy(const page_pool& pool, const page_rules& rules, const page
   return n % rules.unit_tokens() != 0 && pool.is_shared(table.units.back());
 }
 
-/// Makes room for tokens [.., n). Requires that the vectors have capacity and the pool free units.
-inline void grow(page_pool& pool, const page_rules& rules, page_table& table, std::int64_t n) noexcept {
-  while (static_cast<std::int64_t>(table.units.size()) < rules.units(n)) table.units.push_back(pool.acquire());
-  while (static_cast<std::int64_t>(table.pages.size()) < rules.pages(n)) {
-    const auto page = static_cast<std::int64_t>(table.pages.size());
-    const page_id unit = table.units[static_cast<std::size_t>(page / rules.unit_pages)];
-    table.pages.push_back(static_cast<std::int32_t>(unit.index * rules.unit_pages + page % rules.unit_pages));
+/// Makes room for tokens [.., n). Requires that the vectors have capacity and the pool free units. Pages that lie wholly before
+/// `first_kept`, which counts tokens, and behind the sink are left empty.
+inline void grow(page_pool& pool, const page_rules& rules, page_table& table, std::int64_t n, std::int64_t first_kept = 0) noexcept {
+  const std::int64_t sink = rules.pages(rules.sink);
+  if (first_kept > table.first_kept) table.first_kept = first_kept;
+  while (std::ssize(table.units) < rules.units(n)) {
+    const bool left = std::ssize(table.units) >= sink && (std::ssize(table.units) + 1) * rules.unit_tokens() <= first_kept;
+    table.units.push_back(left ? page_id{} : pool.acquire());
   }
+  while (std::ssize(table.pages) < rules.pages(n)) {
+    const std::int64_t page = std::ssize(table.pages);
+    const page_id unit = table.units[static_cast<std::size_t>(page / rules.unit_pages)];
+    table.pages.push_back(unit ? static_cast<std::int32_t>(unit.index * rules.unit_pages + page % rules.unit_pages) : -1);
+  }
+}
+
+/// Pages that `grow` leaves empty in a table that has none yet.
+inline std::int64_t left_empty(const page_rules& rules, std::int64_t n, std::int64_t first_kept) {
+  if (!rules.grows) return 0;
+  return std::max<std::int64_t>(std::min(first_kept / rules.page_tokens, rules.pages(n)) - rules.pages(rules.sink), 0);
 }
 
 /// Puts another unit in the place of one.
@@ -81,8 +97,7 @@ inline void shrink(page_pool& pool, const page_rules& rules, page_table& table, 
 /// Frees the pages that no query of a sequence of at least n - rollback tokens can see. Pages shared with the sink stay.
 inline void leave_window(page_pool& pool, const page_rules& rules, page_table& table, std::int64_t n) noexcept {
   if (rules.window == 0 || !rules.grows) return;
-  const std::int64_t cut = rules.first_seen(n > rules.rollback ? n - rules.rollback : 0);
-  const std::int64_t last = cut / rules.page_tokens;  // pages [sink pages, last) lie wholly before the cut
+  const std::int64_t last = rules.first_needed(n) / rules.page_tokens;  // pages [sink pages, last) lie wholly before the cut
   for (std::int64_t page = std::max(rules.pages(rules.sink), table.first_kept / rules.page_tokens); page < last; ++page) {
     page_id& unit = table.units[static_cast<std::size_t>(page)];
     if (unit) pool.release(unit);

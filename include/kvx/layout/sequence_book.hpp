@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,10 +29,14 @@ struct sequence {
 /// One entry of a ragged batch: `tokens` new tokens of a sequence; 0 is allowed.
 ///
 /// pages       external layouts only: the caller's page table of the sequence, the pages of the new tokens included
+/// first_kept  (groups of layers): rows before these tokens, multiples of a page, are not there and never asked for, the sink aside. Only
+/// of
+///             a sequence without tokens, whose rows come from a store. Empty: all are there
 struct advance {
   sequence of;
   std::int64_t tokens = 0;
   std::span<const std::int32_t> pages = {};
+  std::span<const std::int64_t> first_kept = {};
 };
 
 /// Units [first, last) of one sequence in one group of layers.
@@ -87,10 +92,13 @@ class sequence_book {
     page_rules rules;
     page_pool pool;
   };
+  static constexpr int all_layers = std::numeric_limits<int>::max();
   struct slot {
     std::uint32_t generation = 0;
     bool open = false;
     bool in_step = false;
+    int ready = all_layers;  ///< layers before this one have their rows; the others are being restored
+    bool whole() const { return ready == all_layers; }
     std::int64_t length = 0;
     std::vector<page_table> tables;  // (groups)
   };
@@ -119,6 +127,9 @@ class sequence_book {
   /// Part i keeps its first accepted[i] new tokens (all where the span is empty); the rest is given back.
   void commit(const reservation& step, std::span<const std::int64_t> accepted) noexcept;
   void roll_back(const reservation& step) noexcept;
+
+  /// The first `layers` layers of a sequence have their rows.
+  void set_ready(std::uint32_t i, int layers) noexcept { slots_[i].ready = layers; }
 
  private:
   slot& idle(sequence handle, call_site where);
@@ -166,6 +177,7 @@ inline void sequence_book::close(sequence handle, call_site where) {
   slot& s = idle(handle, where);
   for (std::size_t g = 0; g < groups_.size(); ++g) shrink(groups_[g].pool, groups_[g].rules, s.tables[g], 0);
   s.length = 0;
+  s.ready = all_layers;
   s.open = false;
   ++s.generation;
 }
@@ -186,6 +198,7 @@ inline void sequence_book::check_cut(const slot& s, std::int64_t tokens, call_si
 
 inline sequence sequence_book::fork(sequence handle, std::int64_t tokens, bool share, std::vector<page_copy>& copies, call_site where) {
   const slot& source = find(handle, where);
+  require(source.whole(), "sequence: is being restored: decode all of its layers first", where);
   check_cut(source, tokens, where);
   const std::uint32_t i = vacant(where);
   slot& target = slots_[i];
@@ -222,6 +235,7 @@ inline sequence sequence_book::fork(sequence handle, std::int64_t tokens, bool s
 
 inline void sequence_book::truncate(sequence handle, std::int64_t tokens, call_site where) {
   slot& s = idle(handle, where);
+  require(s.whole(), "sequence: is being restored: decode all of its layers first", where);
   check_cut(s, tokens, where);
   for (std::size_t g = 0; g < groups_.size(); ++g) shrink(groups_[g].pool, groups_[g].rules, s.tables[g], tokens);
   s.length = tokens;
@@ -243,6 +257,8 @@ inline reservation sequence_book::begin(std::span<const advance> batch, int own_
     const slot& s = idle(a.of, where);
     require_range("tokens of a batch entry", a.tokens, 0, std::int64_t{1} << 40, where);
     require(!named[a.of.slot], "batch: names a sequence twice", where);
+    require(a.first_kept.empty() || (s.length == 0 && a.first_kept.size() == groups_.size()),
+            "batch: first_kept names each group of layers of an empty sequence", where);
     named[a.of.slot] = true;
     step.parts.push_back({a.of.slot, s.length, a.tokens, step.tokens});
     step.tokens += a.tokens;
@@ -262,16 +278,19 @@ inline reservation sequence_book::begin(std::span<const advance> batch, int own_
     }
   }
   step.copies.reserve(step.replaced.size() + step.exchanged.size());
+  const auto first_kept = [&](std::size_t i, std::size_t g) { return batch[i].first_kept.empty() ? 0 : batch[i].first_kept[g]; };
 
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const auto& [rules, pool] = groups_[g];
     std::int64_t needed = std::cmp_equal(g, own_group) ? std::ssize(step.exchanged) : 0;
-    for (const auto& p : step.parts) {
+    for (std::size_t i = 0; i < step.parts.size(); ++i) {
+      const auto& p = step.parts[i];
       if (p.tokens == 0) continue;
       const page_table& table = slots_[p.slot].tables[g];
       const std::int64_t left = rules.unit_tokens() - p.length;
       if (!rules.grows && p.tokens > left) throw capacity_error("tokens of a slab", p.tokens, left, where);
       needed += rules.units(p.length + p.tokens) - static_cast<std::int64_t>(table.units.size());
+      needed -= left_empty(rules, p.length + p.tokens, first_kept(i, g));
       needed += must_copy(pool, rules, table, p.length) ? 1 : 0;
     }
     if (needed > pool.free()) throw capacity_error(rules.grows ? "pages" : "slabs", needed, pool.free(), where);
@@ -297,7 +316,7 @@ inline reservation sequence_book::begin(std::span<const advance> batch, int own_
         last = copy;
         table.pages.back() = copy.index;
       }
-      grow(pool, rules, table, p.length + p.tokens);
+      grow(pool, rules, table, p.length + p.tokens, first_kept(i, g));
     }
   }
   auto& [rules, pool] = groups_[static_cast<std::size_t>(own_group)];

@@ -5,6 +5,7 @@
 #include <kvx/backend/simd/convert.hpp>
 #include <kvx/codec/chain.hpp>
 #include <kvx/codec/host/packed.hpp>
+#include <kvx/codec/host/prediction.hpp>
 #include <kvx/codec/host/rans.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/status.hpp>
@@ -252,6 +253,7 @@ bool project_rows(const host& exec, const matrix_product& product, const span_mo
   const tensor_view<float, 2> floats(reinterpret_cast<float*>(memory.data()), tokens, features);
   for_each_task(exec, tokens, [&](std::int64_t t) { simd::convert_row(floats.at(t, 0), rows.at(t, 0), features); });
   turn_rows(exec, turns, floats, 0, false);
+  add_prediction(exec, product, model.prediction, features, 0, -1, floats);
   return pca_project(exec, product, model.basis, read_only(floats), components, coefficients, tokens, where);
 }
 
@@ -358,6 +360,7 @@ void restore_rows(const host& exec, const matrix_product& product, const span_mo
   const tensor_view<float, 2> floats(reinterpret_cast<float*>(memory.data()), tokens, count);
   pca_restore(exec, product, model.basis, reinterpret_cast<const float*>(chunk.coefficients.data()), tokens, chunk.header.components, first,
               floats, where);
+  add_prediction(exec, product, model.prediction, model.basis.features, first, 1, floats);
   turn_rows(exec, turns, floats, turns.turns != nullptr ? first / turns.head_dim : 0, true);
   for_each_task(exec, tokens, [&](std::int64_t t) { simd::convert_row(rows.at(t, 0), floats.at(t, 0), count); });
 }
