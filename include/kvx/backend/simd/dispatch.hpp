@@ -46,6 +46,9 @@ namespace kvx::simd::baseline {
 #include <kvx/backend/simd/lanes_avx2.hpp>
 #include <kvx/backend/simd/encode_lanes_avx2.hpp>
 #include <kvx/backend/simd/rerank_lanes_avx2.hpp>
+namespace kvx::simd::avx2 {
+#include <kvx/backend/simd/value_ymm.hpp>
+}  // namespace kvx::simd::avx2
 #include <kvx/backend/simd/value_lanes_avx2.hpp>
 namespace kvx::simd::avx2 {
 #include <kvx/backend/simd/kernels.hpp>
@@ -82,6 +85,9 @@ namespace kvx::simd::avx512 {
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 #endif
 #include <kvx/backend/simd/code_lanes_vnni.hpp>
+namespace kvx::simd::avx512_vnni {
+#include <kvx/backend/simd/value_ymm.hpp>
+}  // namespace kvx::simd::avx512_vnni
 #include <kvx/backend/simd/value_lanes_vnni.hpp>
 namespace kvx::simd::avx512_vnni {
 #include <kvx/backend/simd/code_kernels.hpp>
