@@ -50,6 +50,7 @@ namespace {
 CUstream_st null_stream;
 std::map<void*, size_t> blocks;                 // device allocations
 std::map<void*, size_t> pinned;                 // page-locked host allocations
+int registered = 0;                             // of these, the ranges that the caller allocated
 CUstream_st* capturing = nullptr;               // one at a time
 std::map<const void*, int> smem_opt_in;
 cudaError_t last = cudaSuccess, sticky = cudaSuccess;   // a failed kernel stays an error for good, as on a device
@@ -150,6 +151,8 @@ const void*& running_kernel() {
   static const void* kernel = nullptr;
   return kernel;
 }
+int registrations_until_failure = -1;
+int registered_ranges() { return registered; }
 memory_range allocation_of(const void* p) {
   for (const auto* known : {&blocks, &pinned}) {
     auto it = known->upper_bound(const_cast<void*>(p));
@@ -202,6 +205,24 @@ cudaError_t cudaFreeHost(void* p) {
   drain(null_stream);
   pinned.erase(p);
   std::free(p);
+  return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* p, size_t n, unsigned) {
+  if (spoils_capture()) return set(cudaErrorStreamCaptureUnsupported);
+  if (simt::registrations_until_failure >= 0 && simt::registrations_until_failure-- == 0) return set(cudaErrorMemoryAllocation);
+  if (reinterpret_cast<std::uintptr_t>(p) % 4096 != 0 || pinned.count(p) != 0) return set(cudaErrorHostMemoryAlreadyRegistered);
+  pinned[p] = n;
+  ++registered;
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* p) {
+  if (spoils_capture()) return set(cudaErrorStreamCaptureUnsupported);
+  if (pinned.erase(p) == 0) return set(cudaErrorHostMemoryNotRegistered);
+  --registered;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrCanUseHostPointerForRegisteredMem ? 1 : 0;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* ordinal) {

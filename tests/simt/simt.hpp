@@ -47,6 +47,8 @@ cudaError_t launch(const cudaLaunchConfig_t* c, void (*kernel)(P...), A&&... a) 
   auto args = std::make_shared<std::tuple<std::decay_t<P>...>>(std::forward<A>(a)...);
   return enqueue(*c, reinterpret_cast<const void*>(kernel), [kernel, args] { std::apply(kernel, *args); });
 }
+extern int registrations_until_failure;  // cudaHostRegister fails once, so many calls from now; negative: it does not
+int registered_ranges();                 // that it has made page-locked
 #define SIMT_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 template <class T>
