@@ -1,6 +1,8 @@
 #pragma once
 // The order in which a codec holds coefficients and symbols: component after component, the tokens of each side by side.
 
+#include <kvx/core/annotate.hpp>
+
 #include <cstdint>
 #include <type_traits>
 
@@ -15,10 +17,11 @@ struct component_matrix {
   std::int32_t tokens = 0;
   std::int64_t pitch = 0;
 
-  constexpr T* component(std::int64_t c) const { return data + c * pitch; }
-  constexpr operator component_matrix<const T>() const
-    requires(!std::is_const_v<T>)
-  {
+  KVX_HD constexpr T* component(std::int64_t c) const { return data + c * pitch; }
+  /// A matrix of T is a matrix of const T. A template, since nvcc warns of a plain conversion from const T to itself.
+  template <class U>
+    requires(std::is_same_v<U, const T> && !std::is_same_v<U, T>)
+  KVX_HD constexpr operator component_matrix<U>() const {
     return {data, components, tokens, pitch};
   }
 };
