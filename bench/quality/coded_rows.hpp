@@ -70,7 +70,13 @@ class ready_calibration {
   kvx::span_model model(std::size_t span, bool is_key) const {
     const kvx::span_basis& b = (is_key ? calibration_.keys : calibration_.values)[span];
     const auto& alphabets = alphabets_[span + (is_key ? 0 : calibration_.spans.size())];
-    return {b.view(), b.scales.data(), &tables_, &b.plan, alphabets ? alphabets->model() : kvx::symbol_model{}};
+    kvx::span_model m;
+    m.basis = b.view();
+    m.scales = b.scales.data();
+    m.tables = &tables_;
+    m.plan = &b.plan;
+    if (alphabets) m.levels = alphabets->model();
+    return m;
   }
 
  private:

@@ -92,8 +92,7 @@ std::vector<window> run_windows(decode_loop::forward_pass& pass, const kvx::host
   return windows;
 }
 
-void score_window(decode_loop::forward_pass& pass, const kvx::host& exec, const window& w, const coded_rows& rows, std::vector<double>& kl,
-                  std::vector<double>& agrees) {
+scores score_window(decode_loop::forward_pass& pass, const kvx::host& exec, const window& w, const coded_rows& rows) {
   const decode_loop::model_shape& s = pass.weights().shape;
   const std::size_t row = s.kv_heads * s.head_dim, all = s.layers * row;
   const auto cache =
@@ -114,14 +113,26 @@ void score_window(decode_loop::forward_pass& pass, const kvx::host& exec, const 
   }
   cache->commit();
   const auto logits = decode_loop::forward(pass, *cache, std::span(w.ids).subspan(w.context), window_scored);
+  scores got;
   for (std::size_t t = 0; t < window_scored; ++t) {
     const auto said = logits.subspan(t * s.vocabulary, s.vocabulary);
     const auto log_q = decode_loop::log_probabilities(said);
     const auto reference = std::span(w.log_p).subspan(t * s.vocabulary, s.vocabulary);
     const std::vector<double> log_p(reference.begin(), reference.end());
-    kl.push_back(quality::kl(log_p, log_q));
-    agrees.push_back(decode_loop::most_likely(said) == decode_loop::most_likely(reference) ? 1 : 0);
+    got.kl.push_back(kl(log_p, log_q));
+    got.agrees.push_back(decode_loop::most_likely(said) == decode_loop::most_likely(reference) ? 1 : 0);
+    if (t + 1 < window_scored) got.surprise.push_back(-log_q[static_cast<std::size_t>(w.ids[w.context + t + 1])]);
   }
+  return got;
+}
+
+std::vector<double> dense_surprise(const window& w) {
+  const std::size_t vocabulary = w.log_p.size() / window_scored;
+  std::vector<double> surprise;
+  for (std::size_t t = 0; t + 1 < window_scored; ++t) {
+    surprise.push_back(-static_cast<double>(w.log_p[t * vocabulary + static_cast<std::size_t>(w.ids[w.context + t + 1])]));
+  }
+  return surprise;
 }
 
 }  // namespace quality

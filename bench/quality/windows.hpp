@@ -3,6 +3,7 @@
 
 #include "coded_rows.hpp"
 #include "command_line.hpp"
+#include "scores.hpp"
 
 #include <any_cache.hpp>
 #include <forward_pass.hpp>
@@ -34,10 +35,11 @@ struct window {
 std::vector<window> run_windows(decode_loop::forward_pass& pass, const kvx::host& exec, std::span<const named_text> texts,
                                 const decode_loop::tokenizer& words);
 
-/// The scored tokens behind a context whose middle rows are these, in a cache of bf16.
-///
-/// kl, agrees  one number a token
-void score_window(decode_loop::forward_pass& pass, const kvx::host& exec, const window& w, const coded_rows& rows, std::vector<double>& kl,
-                  std::vector<double>& agrees);
+/// The scored tokens behind a context whose middle rows are these, in a cache of bf16: KL, agreement and surprise of each; of the surprise
+/// one less, since nothing follows the last.
+scores score_window(decode_loop::forward_pass& pass, const kvx::host& exec, const window& w, const coded_rows& rows);
+
+/// The dense reference's own surprise at the scored tokens.
+std::vector<double> dense_surprise(const window& w);
 
 }  // namespace quality

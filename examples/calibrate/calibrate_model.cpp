@@ -34,7 +34,10 @@ std::vector<kvx::calibration> calibrate_model(forward_pass& pass, const kvx::hos
   observe_projections(attention, weights);
   std::vector<kvx::calibrator> calibrators;
   for (const calibration_request& r : requests) {
-    calibrators.emplace_back(rows_of(weights.shape), r.options, r.predictor ? static_cast<std::int64_t>(weights.shape.embedding) : 0);
+    kvx::calibration_options options = r.options;
+    options.turns = {rope_of(weights.shape)};
+    options.turn_of_layer.assign(weights.shape.layers, 0);
+    calibrators.emplace_back(rows_of(weights.shape), options, r.predictor ? static_cast<std::int64_t>(weights.shape.embedding) : 0);
   }
   std::size_t longest = 0;
   for (const auto& p : passages) longest = std::max(longest, p.size());
@@ -47,14 +50,18 @@ std::vector<kvx::calibration> calibrate_model(forward_pass& pass, const kvx::hos
   progress("passages", 1);
   const std::vector<float> key_weights = attention.key_weights(), value_weights = attention.value_weights();
   std::vector<kvx::calibration> fitted;
-  reports.resize(requests.size());
+  reports.clear();
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const bool weighted = requests[i].weighted;
+    reports.emplace_back();
     fitted.push_back(calibrators[i].finish(exec, weighted ? std::span<const float>(key_weights) : std::span<const float>(),
-                                           weighted ? std::span<const float>(value_weights) : std::span<const float>(), &reports[i],
+                                           weighted ? std::span<const float>(value_weights) : std::span<const float>(), &reports.back(),
                                            progress));
-    fitted.back().turns = {rope_of(weights.shape)};
-    fitted.back().turn_of_layer.assign(weights.shape.layers, 0);
+    const std::size_t fit = fitted.size() - 1;
+    for (const double ratio : requests[i].more_plans) {
+      fitted.push_back(calibrators[i].with_plan(exec, fitted[fit], ratio));
+      reports.push_back(reports.back());
+    }
   }
   return fitted;
 }

@@ -16,16 +16,19 @@ namespace decode_loop {
 ///
 /// weighted    fold in the model's sensitivity
 /// predictor   fit the map from tokens
+/// more_plans  nominal ratios of further bit plans for the same fit
 struct calibration_request {
   kvx::calibration_options options;
   bool weighted = true;
   bool predictor = true;
+  std::vector<double> more_plans = {};
 };
 
 /// Passages of `length` tokens, evenly out of each text, `tokens` in all; a text that is too short gives what it has.
 std::vector<std::vector<token_id>> draw_passages(std::span<const std::vector<token_id>> texts, std::size_t tokens, std::size_t length);
 
-/// A forward pass over every passage, then the fits: one calibration for each request, all from the same pass.
+/// A forward pass over every passage, then the fits: one calibration for each request, all from the same pass; behind it one for each of
+/// its further plans.
 ///
 /// progress    progress(what, share done)
 /// cost        the passages' forward passes; for 12,000 tokens of SmolLM2 two thirds of the time

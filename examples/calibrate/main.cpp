@@ -2,14 +2,17 @@
 
 #include "calibrate_model.hpp"
 
+#include "drift_on.hpp"
 #include "file_error.hpp"
 #include "model.hpp"
+#include "passage_observer.hpp"
 #include "report.hpp"
 
 #include <kvx/codec/calibration_file.hpp>
 
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +20,8 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace decode_loop {
 namespace {
@@ -26,18 +31,21 @@ constexpr const char* help = R"(usage: calibrate --model FILE --out FILE [option
   TEXT...            text files; passages are drawn evenly from all of them
   --tokens N         tokens in all (12000)
   --passage N        tokens of a passage (504): many short ones see more kinds of text than few long ones
-  --blocks N         blocks of layers that have a basis each (3); 1: the whole model
+  --blocks N         blocks of layers that have a basis each (3); 1: the whole model; as many as layers: each alone
+  --heads A-B        KV heads A to B alone, those that one rank of a tensor-parallel model holds (all)
   --rank N           components of a basis (what 12 times smaller needs)
   --no-weights       leave out the model's sensitivity
   --no-predictor     leave out the map from tokens
   --faithful RATIO   a bit plan for this nominal ratio: one basis for the whole model, no weights, no predictor
   --threads N        (all cores)
+  --drift FILE       instead: how far the texts' rows are from those that FILE was calibrated on; --tokens of them (2000)
 )";
 
 struct arguments {
-  std::string model, out;
+  std::string model, out, drift;
   std::vector<std::string> texts;
-  std::int64_t tokens = 12000, passage = 504, blocks = 3, rank = 0, threads = 0;
+  std::int64_t tokens = 0, passage = 504, blocks = 3, rank = 0, threads = 0;
+  std::int64_t first_head = -1, last_head = -1;
   double faithful = 0;
   bool weights = true, predictor = true;
 };
@@ -74,6 +82,15 @@ arguments parse(int count, char** words) {
       a.rank = integer(0, 1 << 20);
     } else if (word == "--threads") {
       a.threads = integer(1, 4096);
+    } else if (word == "--drift") {
+      a.drift = value();
+    } else if (word == "--heads") {
+      const std::string heads = value();
+      int end = 0;
+      if (std::sscanf(heads.c_str(), "%" SCNd64 "-%" SCNd64 "%n", &a.first_head, &a.last_head, &end) != 2 ||
+          static_cast<std::size_t>(end) != heads.size() || a.first_head < 0 || a.last_head < a.first_head) {
+        throw file_error("--heads " + heads + ": two heads, 0-1");
+      }
     } else if (word == "--faithful") {
       a.faithful = static_cast<double>(integer(1, 64));
     } else if (word == "--no-weights") {
@@ -86,7 +103,10 @@ arguments parse(int count, char** words) {
       a.texts.push_back(word);
     }
   }
-  if (a.model.empty() || a.out.empty() || a.texts.empty()) throw file_error("--model, --out and a text are needed; see --help");
+  if (a.model.empty() || (a.out.empty() && a.drift.empty()) || a.texts.empty()) {
+    throw file_error("--model, --out (or --drift) and a text are needed; see --help");
+  }
+  if (a.tokens == 0) a.tokens = a.drift.empty() ? 12000 : 2000;
   return a;
 }
 
@@ -106,11 +126,29 @@ class stages {
   std::string last_;
 };
 
+/// The basis spans that were asked for.
+///
+/// errors      file_error: heads that the model does not have
+std::vector<kvx::feature_span> spans_of(const arguments& a, const model_shape& s) {
+  const auto layers = static_cast<int>(s.layers), heads = static_cast<int>(s.kv_heads);
+  const auto blocks = a.faithful > 0 ? 1 : std::min<std::int64_t>(a.blocks, layers);
+  auto spans = kvx::blocks_of_layers(layers, heads, static_cast<int>(blocks));
+  if (a.first_head < 0) return spans;
+  if (a.last_head >= heads) throw file_error("--heads: the model has KV heads 0 to " + std::to_string(heads - 1));
+  return kvx::with_heads(std::move(spans), static_cast<int>(a.first_head), static_cast<int>(a.last_head - a.first_head + 1));
+}
+
 int run(const arguments& a) {
   const unsigned cores = std::max(std::thread::hardware_concurrency(), 1U);
   const kvx::host exec{.threads = a.threads > 0 ? static_cast<int>(a.threads) : static_cast<int>(cores)};
-  std::ofstream out(a.out, std::ios::binary);                           // refused now, not after minutes
-  if (!out) throw file_error(a.out + ": cannot be written");
+  std::ofstream out;
+  kvx::calibration judged;
+  if (a.drift.empty()) {
+    out.open(a.out, std::ios::binary);                                  // refused now, not after minutes
+    if (!out) throw file_error(a.out + ": cannot be written");
+  } else if (const kvx::status s = kvx::read_calibration(read_file(a.drift), judged); !s.ok()) {
+    throw file_error(a.drift + ": " + kvx::message(s));
+  }
   const gguf file(a.model);
   const tokenizer words(file);
   const model weights(file);
@@ -123,17 +161,21 @@ int run(const arguments& a) {
       draw_passages(texts, static_cast<std::size_t>(a.tokens), std::min(static_cast<std::size_t>(a.passage), weights.shape.context));
   if (passages.empty()) throw file_error("the texts hold no tokens");
 
-  const auto layers = static_cast<int>(weights.shape.layers), heads = static_cast<int>(weights.shape.kv_heads);
+  forward_pass pass(weights, exec, 512);
+  if (!a.drift.empty()) {
+    if (judged.shape != rows_of(weights.shape)) throw file_error(a.drift + ": calibrated for a model of another shape");
+    const auto drift = drift_on(pass, exec, passages, judged, stages());
+    std::printf("\n%s", kvx::drift_text(drift, judged).c_str());
+    return 0;
+  }
+
   calibration_request request;
   request.weighted = a.weights && a.faithful == 0;
   request.predictor = a.predictor && a.faithful == 0;
   request.options.rank = a.rank;
   request.options.plan_ratio = a.faithful;
   if (a.faithful > 0) request.options.finest_ratio = 0;
-  const auto blocks = a.faithful > 0 ? 1 : std::min<std::int64_t>(a.blocks, layers);
-  request.options.spans = kvx::blocks_of_layers(layers, heads, static_cast<int>(blocks));
-
-  forward_pass pass(weights, exec, 512);
+  request.options.spans = spans_of(a, weights.shape);
   std::vector<kvx::calibration_report> reports;
   const auto fitted = calibrate_model(pass, exec, passages, std::span(&request, 1), reports, stages());
   const auto bytes = kvx::write_calibration(fitted.front());

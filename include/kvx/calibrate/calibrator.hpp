@@ -1,6 +1,7 @@
 #pragma once
 // Calibration as a whole: rows of passages go in, in one pass; bases, scales, plans, the map from tokens and a report come out.
 
+#include <kvx/calibrate/calibration_options.hpp>
 #include <kvx/calibrate/held_out.hpp>
 #include <kvx/calibrate/moments.hpp>
 #include <kvx/calibrate/principal_components.hpp>
@@ -24,43 +25,6 @@
 
 namespace kvx {
 
-/// What is calibrated, and how finely.
-///
-/// spans           empty: a third of the layers each
-/// sinks, newest   first and last positions of a passage, which a codec leaves raw
-/// window          rows older than so many positions before a passage's end are neither read by a later token nor stored; 0: all are
-/// rank            components kept of a span, 0: those whose scale reaches the rank cut under the finest step of `finest_ratio`
-/// predictor_rank  of the map from tokens, 0: none
-/// plan_ratio      nominal ratio of the faithful plan, 0: no plan; made from `plan_tokens` held-out tokens
-/// exact_up_to     features up to which components are computed without sampling
-struct calibration_options {
-  std::vector<feature_span> spans = {};
-  std::int64_t sinks = 4;
-  std::int64_t newest = 32;
-  std::int64_t window = 0;
-  std::int64_t rank = 0;
-  double finest_ratio = 12;
-  std::int64_t predictor_rank = 256;
-  double ridge = .1;
-  double plan_ratio = 0;
-  std::int64_t plan_tokens = 128;
-  std::int64_t exact_up_to = 2048;
-  held_out_rule held_out = {};
-};
-
-/// Rows of consecutive tokens of one passage, all layers of each.
-///
-/// shapes      keys (n, L, H, D) before RoPE, values (n, L, H, Dv); embeddings (n, E) of the tokens, previous (E) of the one before the
-///             first of them, empty at the start of a passage; embeddings empty where nothing is predicted
-struct passage_rows {
-  std::int64_t first_position = 0;
-  std::int64_t passage_tokens = 0;
-  std::span<const float> keys;
-  std::span<const float> values;
-  std::span<const float> embeddings = {};
-  std::span<const float> previous = {};
-};
-
 /// Called as work goes on: what is done, and how far, 0 to 1.
 using calibration_progress = std::function<void(std::string_view what, double done)>;
 
@@ -83,6 +47,12 @@ class calibrator {
     require_range("newest", options_.newest, 0, 1 << 30, where);
     require_range("tokens of a piece that is held out", options_.held_out.piece, 1, 1 << 30, where);
     require_range("embedding", embedding, 0, 1 << 20, where);
+    require(options_.turn_of_layer.size() == (options_.turns.empty() ? 0 : static_cast<std::size_t>(shape.layers)),
+            "calibrator: a rotary embedding a layer, or none at all", where);
+    for (const std::uint16_t t : options_.turn_of_layer)
+      require_range("turn_of_layer", t, 0, static_cast<std::int64_t>(options_.turns.size()) - 1, where);
+    for (const rope& r : options_.turns) require_range("rotary dims", r.pairs.dims, 0, shape.key_dim, where);
+    require(!options_.turned_keys || !options_.turns.empty(), "calibrator: turned_keys without the turns to undo", where);
     if (options_.spans.empty()) options_.spans = blocks_of_layers(shape.layers, shape.kv_heads, std::min(3, shape.layers), where);
     for (const feature_span& s : options_.spans) {
       require(!s.layers.empty() && s.heads > 0 && s.first_head >= 0 && s.first_head + s.heads <= shape.kv_heads,
@@ -112,6 +82,11 @@ class calibrator {
                      calibration_report* report = nullptr, const calibration_progress& progress = {},
                      call_site where = call_site::here()) const;
 
+  /// The same calibration with the bit plan of another nominal ratio and its alphabets, both from the held-out tokens.
+  ///
+  /// errors      usage_error: not a calibration of `finish`, nothing held out
+  calibration with_plan(const host& exec, calibration c, double ratio, call_site where = call_site::here()) const;
+
  private:
   static bool all_finite(const float* x, std::int64_t n) {
     float sum = 0;
@@ -121,6 +96,8 @@ class calibrator {
   void fit_part(const host& exec, const scale_tables& tables, bool is_key, std::span<const float> weights, calibration& c,
                 std::vector<fitted_span>& fitted, const calibration_progress& say, call_site where) const;
   calibration_report describe(const calibration& c, const std::vector<fitted_span>& fitted) const;
+  std::vector<float> turned_back(const passage_rows& rows, std::int64_t count, call_site where) const;
+  row_matrix held_rows(const row_matrix& held, const feature_span& span, std::int64_t dim) const;
 
   struct part {
     std::int64_t dim = 0;
@@ -145,6 +122,32 @@ class calibrator {
   std::int64_t left_out_ = 0;
 };
 
+/// Keys before RoPE of rows after it.
+inline std::vector<float> calibrator::turned_back(const passage_rows& rows, std::int64_t count, call_site where) const {
+  std::vector<float> keys(rows.keys.begin(), rows.keys.end());
+  std::vector<std::int64_t> positions;
+  for (std::int64_t t = 0; t < count; ++t) positions.push_back(rows.first_position + t);
+  std::vector<rope_turns> turns;
+  for (const rope& r : options_.turns) turns.emplace_back(r, positions, where);
+  float* key = keys.data();
+  for (std::int64_t t = 0; t < count; ++t) {
+    for (const std::uint16_t which : options_.turn_of_layer) {
+      const rope_turns& of = turns[which];
+      for (std::int32_t h = 0; h < shape_.kv_heads; ++h, key += shape_.key_dim) {
+        turn_key(key, of.pairs(), of.of(t), of.magnitude(), false);
+      }
+    }
+  }
+  return keys;
+}
+
+/// Held-out rows of all layers and heads (n, L H D) as the features of a span (n, F).
+inline row_matrix calibrator::held_rows(const row_matrix& held, const feature_span& span, std::int64_t dim) const {
+  row_matrix rows(held.rows(), span.features(dim));
+  for (std::int64_t t = 0; t < held.rows(); ++t) gather_features(span, held.row(t).data(), shape_.kv_heads, dim, rows.row(t).data());
+  return rows;
+}
+
 inline void calibrator::add(const host& exec, const passage_rows& rows, call_site where) {
   const std::int64_t key_row = shape_.key_features(), value_row = shape_.value_features();
   const std::int64_t count = static_cast<std::int64_t>(rows.keys.size()) / key_row;
@@ -157,13 +160,15 @@ inline void calibrator::add(const host& exec, const passage_rows& rows, call_sit
   require(rows.first_position >= 0 && rows.passage_tokens >= rows.first_position + count, "calibrator: rows lie within their passage",
           where);
   const std::int64_t width = 2 * embedding_;
+  const std::vector<float> unturned = options_.turned_keys ? turned_back(rows, count, where) : std::vector<float>();
+  const float* const keys = options_.turned_keys ? unturned.data() : rows.keys.data();
   std::vector<std::int64_t> kept;
   row_matrix z(predicts() ? count : 0, width);
   for (std::int64_t t = 0; t < count; ++t) {
     const std::int64_t position = rows.first_position + t, from_end = rows.passage_tokens - position;
     if (position % held_.piece_length() == 0) ++piece_;
     if (position < options_.sinks || from_end <= options_.newest || (options_.window > 0 && from_end > options_.window)) continue;
-    const float* const k = rows.keys.data() + t * key_row;
+    const float* const k = keys + t * key_row;
     const float* const v = rows.values.data() + t * value_row;
     float* const inputs = predicts() ? z.data() + static_cast<std::int64_t>(kept.size()) * width : nullptr;
     bool finite = all_finite(k, key_row) && all_finite(v, value_row);
@@ -199,7 +204,7 @@ inline void calibrator::add(const host& exec, const passage_rows& rows, call_sit
       first += y.cols();
     }
   };
-  take(keys_, rows.keys.data(), key_row);
+  take(keys_, keys, key_row);
   take(values_, rows.values.data(), value_row);
 }
 
@@ -239,15 +244,11 @@ inline void calibrator::fit_part(const host& exec, const scale_tables& tables, b
   for (std::size_t s = 0; s < c.spans.size(); ++s) {
     say(is_key ? "basis of K" : "basis of V", begun + .1 + .4 * static_cast<double>(s) / static_cast<double>(c.spans.size()));
     const std::int64_t count = p.seen[s].features();
-    row_matrix rows(held.rows(), count);
-    for (std::int64_t t = 0; t < held.rows(); ++t) {
-      gather_features(c.spans[s], held.row(t).data(), shape_.kv_heads, p.dim, rows.row(t).data());
-    }
     component_search search{.rank = std::min(options_.rank, count), .exact_up_to = options_.exact_up_to};
     if (search.rank == 0 && count > search.exact_up_to) search.rank = count / 3;
     const Eigen::MatrixXf outputs = p.regression ? Eigen::MatrixXf(map.outputs.middleCols(first, count)) : Eigen::MatrixXf();
     fitted[2 * s + (is_key ? 0 : 1)] =
-        fit_span(exec, p.seen[s], of_span[s], outputs, prediction, std::move(rows), held_inputs, search, tables);
+        fit_span(exec, p.seen[s], of_span[s], outputs, prediction, held_rows(held, c.spans[s], p.dim), held_inputs, search, tables);
     first += count;
   }
 }
@@ -267,6 +268,8 @@ inline calibration calibrator::finish(const host& exec, std::span<const float> k
   c.shape = shape_;
   c.sinks = options_.sinks;
   c.weighted = weighted;
+  c.turns = options_.turns;
+  c.turn_of_layer = options_.turn_of_layer;
   c.spans = options_.spans;
   const scale_tables tables(c.rounding);
   const std::size_t spans = c.spans.size();
@@ -286,7 +289,7 @@ inline calibration calibrator::finish(const host& exec, std::span<const float> k
   if (options_.plan_ratio > 0) {
     for (std::size_t i = 0; i < fitted.size(); ++i) {
       say("bit plan", .96 + .04 * static_cast<double>(i) / static_cast<double>(fitted.size()));
-      make_plan(exec, fitted[i], options_.plan_ratio, options_.plan_tokens);
+      make_plan(exec, fitted[i], options_.plan_ratio, options_.plan_tokens, where);
     }
   }
   if (report != nullptr) *report = describe(c, fitted);
@@ -295,6 +298,27 @@ inline calibration calibrator::finish(const host& exec, std::span<const float> k
     c.values.push_back(std::move(fitted[2 * s + 1].basis));
   }
   say("done", 1);
+  return c;
+}
+
+inline calibration calibrator::with_plan(const host& exec, calibration c, double ratio, call_site where) const {
+  require(c.shape == shape_ && c.spans == options_.spans, "with_plan: a calibration of other rows", where);
+  require(ratio > 0, "with_plan: the ratio is positive", where);
+  for (const bool is_key : {true, false}) {
+    const row_matrix held = is_key ? held_.keys() : held_.values();
+    const token_predictor& predictor = is_key ? c.key_predictor : c.value_predictor;
+    row_matrix inputs;
+    if (!predictor.empty()) inputs = held_.inputs() * from_halves(predictor.inputs, 2 * predictor.embedding, predictor.rank);
+    for (std::size_t s = 0; s < c.spans.size(); ++s) {
+      span_basis& basis = (is_key ? c.keys : c.values)[s];
+      row_matrix rows = held_rows(held, c.spans[s], is_key ? keys_.dim : values_.dim);
+      fitted_span fitted;
+      fitted.held.values = coefficients_of(exec, basis, rows, inputs);
+      fitted.basis = std::move(basis);
+      make_plan(exec, fitted, ratio, options_.plan_tokens, where);
+      basis = std::move(fitted.basis);
+    }
+  }
   return c;
 }
 
@@ -307,9 +331,8 @@ inline calibration_report calibrator::describe(const calibration& c, const std::
     // Where nothing is held out, the fit's own share: too large by what it has learned by heart.
     const double before = f.held_before > 0 ? f.held_before : f.energy, after = f.held_before > 0 ? f.held_energy : f.left;
     const double predicted = c.predicted() && before > 0 ? 1 - after / before : 0;
-    const std::string layers = std::to_string(span.layers.front()) + "-" + std::to_string(span.layers.back());
-    report.spans.push_back({(i % 2 == 0 ? "K of layers " : "V of layers ") + layers, f.basis.features(), f.basis.rank(), f.energy,
-                            predicted, f.captured, held});
+    report.spans.push_back(
+        {span_name(span, c.shape.kv_heads, i % 2 == 0), f.basis.features(), f.basis.rank(), f.energy, predicted, f.captured, held});
     if (tokens() < 3 * f.basis.features() && i % 2 == 0) {
       report.warnings.push_back(report.spans.back().name + ": fewer than three tokens a feature; six are wanted");
     }

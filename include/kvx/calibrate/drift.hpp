@@ -1,6 +1,7 @@
 #pragma once
 // Whether a calibration still fits: mean and spread of coefficients on new rows, and what coding them costs beside what was expected.
 
+#include <kvx/calibrate/report.hpp>
 #include <kvx/calibrate/span_fit.hpp>
 #include <kvx/calibrate/step_costs.hpp>
 #include <kvx/codec/calibration.hpp>
@@ -8,7 +9,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace kvx {
@@ -91,6 +94,26 @@ inline drift_report measure_drift(const host& exec, const calibration& c, const 
   const double usual = static_cast<double>(expected.key_error) + static_cast<double>(expected.value_error);
   report.error = usual > 0 ? error / usual : 1;
   return report;
+}
+
+/// A drift as lines for a person.
+inline std::string drift_text(const drift_report& report, const calibration& c) {
+  std::string text;
+  const auto line = [&](const char* format, auto... values) {
+    char buffer[160];
+    std::snprintf(buffer, sizeof buffer, format, values...);
+    text += buffer;
+  };
+  line("%-18s %8s %8s\n", "span", "shift", "spread");
+  for (std::size_t s = 0; s < c.spans.size(); ++s) {
+    for (const bool is_key : {true, false}) {
+      const span_drift& drift = (is_key ? report.keys : report.values)[s];
+      line("%-18s %8.3f %8.3f\n", span_name(c.spans[s], c.shape.kv_heads, is_key).c_str(), drift.shift, drift.spread);
+    }
+  }
+  line("At a step of %.3g: %.2f times the bits and %.2f times the error that calibration expected.\n",
+       static_cast<double>(power_of_code(c.costs[c.costs.size() / 2].log2_step)), report.bits, report.error);
+  return text;
 }
 
 }  // namespace kvx

@@ -12,6 +12,22 @@
 
 namespace kvx {
 
+/// "K of layers 0-9", "V of layer 3, heads 2-3", "K of 5 layers from 5" where they do not follow each other.
+inline std::string span_name(const feature_span& span, std::int64_t kv_heads, bool is_key) {
+  std::string name = is_key ? "K of " : "V of ";
+  const std::int32_t first = span.layers.front(), last = span.layers.back();
+  const auto count = static_cast<std::int32_t>(span.layers.size());
+  if (count == 1) {
+    name += "layer " + std::to_string(first);
+  } else if (last - first + 1 == count) {
+    name += "layers " + std::to_string(first) + "-" + std::to_string(last);
+  } else {
+    name += std::to_string(count) + " layers from " + std::to_string(first);
+  }
+  if (span.heads == kv_heads) return name;
+  return name + ", heads " + std::to_string(span.first_head) + "-" + std::to_string(span.first_head + span.heads - 1);
+}
+
 /// One span's K or V.
 ///
 /// predicted   share of the energy of held-out tokens that the map from tokens takes away
