@@ -7,7 +7,9 @@
 #include <kvx/cache_stats.hpp>
 #include <kvx/contested_units.hpp>
 #include <kvx/core/check.hpp>
+#include <kvx/core/digest.hpp>
 #include <kvx/core/math.hpp>
+#include <kvx/core/status.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/geometry.hpp>
 #include <kvx/layer_memory.hpp>
@@ -19,6 +21,7 @@
 #include <kvx/plan_batch.hpp>
 #include <kvx/spec.hpp>
 #include <kvx/step.hpp>
+#include <kvx/store_options.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -27,11 +30,16 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace kvx {
+
+class prefix_index;
+template <class Spec, class Store>
+class restoring;
 
 /// Keys and values of many sequences, for every layer of one model.
 ///
@@ -138,6 +146,33 @@ class cache {
   /// On a device: what is enqueued later sees the columns of all committed tokens, as attention does by itself.
   void settle(const Backend& exec) { runner_.release(exec); }
 
+  // ---- storing: docs/storing.md; defined in storing.hpp ----
+
+  /// Keeps the committed tokens of a sequence, or a range of them, under a key; the store's status, or that of the codec.
+  template <class Store>
+  status save(const Backend& exec, sequence s, Store& to, const digest& key, const save_options& options = {},
+              call_site where = call_site::here()) const;
+
+  /// A new sequence of the tokens under a key. Bytes that are wrong or do not fit give a status, and nothing has changed.
+  template <class Store>
+  restored restore(const Backend& exec, const Store& from, const digest& key, const restore_options& options = {},
+                   call_site where = call_site::here());
+
+  /// A new sequence of the longest prefix of these tokens that is stored.
+  template <class Store>
+  restored restore_prefix(const Backend& exec, const Store& from, const prefix_index& prefixes, std::span<const std::int32_t> token_ids,
+                          const restore_options& options = {}, call_site where = call_site::here());
+
+  /// The same layer by layer: every byte is checked first, then a layer can be attended to once `decode_layer` has come to it.
+  template <class Store>
+  restoring<Spec, Store> restore_layers(const Backend& exec, const Store& from, const digest& key, const restore_options& options = {},
+                                        call_site where = call_site::here());
+  template <class Store>
+  status decode_layer(const Backend& exec, restoring<Spec, Store>& of, call_site where = call_site::here());
+
+  /// What keys of this cache's sequences are made of, tokens aside: key_of(family, tokens).
+  digest family(std::string_view salt = {}) const;
+
   // ---- looking inside ----
 
   /// Addresses of one layer's rows: what a kernel of your own takes.
@@ -172,6 +207,8 @@ class cache {
   void check_step(const kvx::step& step, call_site where) const;
   void finish(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where);
   void count_copies(std::span<const page_copy> copies);
+  template <class Store>
+  void take(const Backend& exec, restoring<Spec, Store>& of, const restore_options& options, call_site where);
 
   parts parts_;
   decltype(allocate(std::declval<Backend>(), std::int64_t{})) memory_;
@@ -185,13 +222,7 @@ cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geomet
       memory_(allocate(exec, parts_.plan.bytes.rows + parts_.plan.bytes.columns)),
       runner_(make_runner(exec, parts_)) {
   parts_.layers = place_layers<layout>(parts_.geometry, parts_.plan, parts::columns, memory_.data());
-  if constexpr (reads_sketch<index>) {
-    int layers = 0;
-    for (const memory& layer : parts_.layers) layers += layer.retrieves ? 1 : 0;
-    parts_.balances =
-        balance_book({Spec::sketch.balance, zones.sink, layers, parts_.geometry.kv_heads, layout::shape.key_dim, parts_.geometry.rope},
-                     parts_.book->slots().size());
-  }
+  parts_.balances = make_balances(parts_);
 }
 
 template <class Backend, class Spec>

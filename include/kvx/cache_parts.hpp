@@ -63,4 +63,17 @@ cache_parts<Spec> plan_parts(Spec spec, kvx::geometry geometry, call_site where)
   return result;
 }
 
+/// What the sequences of a cache learn, of layers that have their addresses; nothing where the index reads no sketch.
+template <class Spec>
+balance_book make_balances(const cache_parts<Spec>& of) {
+  if constexpr (reads_sketch<typename Spec::index_type>) {
+    int layers = 0;
+    for (const auto& layer : of.layers) layers += layer.retrieves ? 1 : 0;
+    return balance_book(
+        {Spec::sketch.balance, Spec::zones.sink, layers, of.geometry.kv_heads, Spec::layout_type::shape.key_dim, of.geometry.rope},
+        of.book->slots().size());
+  }
+  return {};
+}
+
 }  // namespace kvx

@@ -52,11 +52,11 @@ struct frame_header {
 static_assert(sizeof(frame_header) == 160 && std::is_trivially_copyable_v<frame_header>);
 
 /// What a section holds.
-enum class section_kind : std::uint16_t { token_ids = 1, rows = 2, chunk = 3, column = 4, other = 5 };
+enum class section_kind : std::uint16_t { token_ids = 1, rows = 2, chunk = 3, column = 4, balance = 5, other = 6 };
 
 /// One entry of the table behind the header: which tokens, layers and heads, and where the bytes are.
 ///
-/// part        0 all, 1 keys, 2 values; of a column its number
+/// part        0 all, 1 keys, 2 values; of a column its number; of a balance 1 diagonals, 2 queries
 /// offset      a multiple of 8: the first after the table and after the section before; the bytes between are 0
 struct frame_section {
   section_kind kind = section_kind::other;

@@ -59,7 +59,7 @@ inline void grow(page_pool& pool, const page_rules& rules, page_table& table, st
   const std::int64_t sink = rules.pages(rules.sink);
   if (first_kept > table.first_kept) table.first_kept = first_kept;
   while (std::ssize(table.units) < rules.units(n)) {
-    const bool left = std::ssize(table.units) >= sink && (std::ssize(table.units) + 1) * rules.unit_tokens() <= first_kept;
+    const bool left = rules.grows && std::ssize(table.units) >= sink && (std::ssize(table.units) + 1) * rules.unit_tokens() <= first_kept;
     table.units.push_back(left ? page_id{} : pool.acquire());
   }
   while (std::ssize(table.pages) < rules.pages(n)) {

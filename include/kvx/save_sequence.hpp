@@ -1,0 +1,238 @@
+#pragma once
+// A sequence of a host cache to the bytes of a frame.
+
+#include <kvx/backend/host.hpp>
+#include <kvx/cache_parts.hpp>
+#include <kvx/codec/frame.hpp>
+#include <kvx/codec/host/calibrated.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/element.hpp>
+#include <kvx/core/status.hpp>
+#include <kvx/layout/row_view.hpp>
+#include <kvx/layout/sequence_book.hpp>
+#include <kvx/store_options.hpp>
+#include <kvx/stored_blocks.hpp>
+#include <kvx/stored_columns.hpp>
+#include <kvx/stored_rows.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace kvx {
+
+/// One section to be made.
+struct stored_section {
+  frame_section of;
+  std::size_t block = 0;
+  row_part part = row_part::key;
+  stored_range range;
+};
+
+/// The frame of a sequence, or of a range of it.
+///
+/// what        token ids, rows block by block, balances, columns; see docs/storing.md
+/// errors      usage_error: options out of their limits, a range that window layers have left behind, a codec that does not fit the cache.
+///             unfit: bytes of a section that cannot be made
+/// exactness   for any number of threads the same bytes
+/// cost        one read of the rows, the codec's work, chunks side by side; memory for the frame and a few chunks a worker
+template <class Spec>
+class sequence_saver {
+ public:
+  using layout = typename Spec::layout_type;
+  using codec = typename Spec::codec_type;
+  using E = typename layout::element_type;
+
+  sequence_saver(const host& exec, const cache_parts<Spec>& of, const sequence_book::slot& s, const save_options& options, call_site where)
+      : exec_(exec), of_(of), slot_(s), options_(options), first_(options.first) {
+    require(s.whole(), "save: the sequence is being restored: decode all of its layers first", where);
+    require_range("save: first", options.first, 0, s.length, where);
+    require_range("save: tokens", options.tokens, -1, s.length - options.first, where);
+    last_ = options.tokens < 0 ? s.length : options.first + options.tokens;
+    require_range("save: sinks", options.sinks, 0, 1 << 20, where);
+    require_range("save: newest", options.newest, -1, 1 << 20, where);
+    require_range("save: chunk", options.chunk, 1, most_chunk_tokens, where);
+    require(options.token_ids.empty() || std::cmp_equal(options.token_ids.size(), last_ - first_),
+            "save: token_ids are those of the tokens that are saved", where);
+    if constexpr (!layout::owns_rows) {
+      for (const auto& layer : of.layers) require(layer.bound, "save: bind the rows of every layer first", where);
+      require(std::cmp_greater_equal(options.pages.size(), ceil_div(last_, layout::shape.tokens)),
+              "save: pages is the caller's page table of the sequence", where);
+    }
+    if constexpr (!std::same_as<codec, raw>) {
+      require_calibration(of.spec.codec, where);
+      const calibration& c = of.spec.codec.model->of();
+      require(!c.predicted() || std::cmp_equal(options.token_ids.size(), last_ - first_),
+              "save: the calibration predicts rows from tokens: token_ids are needed", where);
+      require(!c.predicted() || of.spec.codec.embeddings.run != nullptr, "codec: the calibration needs the model's token embeddings",
+              where);
+    }
+    blocks_ = blocks_of(of.geometry, layout::shape, of.spec.codec, where);
+    plan_rows(where);
+    plan_sides(where);
+  }
+
+  /// All bytes; a status where the codec cannot make a section.
+  status make(std::vector<std::byte>& frame) const {
+    const std::size_t ids = options_.token_ids.empty() ? 0 : 1;
+    frame_header header = header_of(of_);
+    header.tokens = static_cast<std::uint64_t>(last_ - first_);
+    header.first_token = static_cast<std::uint64_t>(first_);
+    frame_writer writer(header, static_cast<std::uint32_t>(ids + sections_.size() + sides_.size()));
+    if (ids > 0) {
+      frame_section s;
+      s.kind = section_kind::token_ids;
+      s.tokens = static_cast<std::uint32_t>(last_ - first_);
+      writer.add(s, std::as_bytes(options_.token_ids));
+    }
+    const predicted_inputs<codec> inputs(exec_, of_.spec.codec, options_.token_ids);
+    const std::size_t together = static_cast<std::size_t>(worker_count(exec_)) * 4;
+    for (std::size_t first = 0; first < sections_.size(); first += together) {
+      const std::size_t count = std::min(together, sections_.size() - first);
+      std::vector<std::vector<std::byte>> bytes(count);
+      const status coded = for_each_checked(exec_, static_cast<std::int64_t>(count), [&](std::int64_t i) {
+        return encode(sections_[first + static_cast<std::size_t>(i)], inputs, bytes[static_cast<std::size_t>(i)]);
+      });
+      if (!coded.ok()) return coded;
+      for (std::size_t i = 0; i < count; ++i) writer.add(sections_[first + i].of, bytes[i]);
+    }
+    for (const side& s : sides_) writer.add(s.of, pack(s));
+    frame = writer.finish();
+    return {};
+  }
+
+ private:
+  /// A section beside the rows: of a balance (column < 0) or a column.
+  struct side {
+    frame_section of;
+    int layer = 0;
+    int column = -1;
+  };
+
+  const page_rules& rules_of(std::int32_t layer) const { return of_.plan.groups[static_cast<std::size_t>(of_.layer(layer).group)].rules; }
+  const page_table& table_of(std::int32_t layer) const { return slot_.tables[static_cast<std::size_t>(of_.layer(layer).group)]; }
+
+  void plan_rows(call_site where) {
+    const std::int64_t newest = options_.newest < 0 ? default_newest(last_ - first_) : options_.newest;
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      const page_rules& rules = rules_of(blocks_[b].layers.front());
+      const page_table& table = table_of(blocks_[b].layers.front());
+      const std::int64_t seen = rules.first_seen(last_);
+      require(last_ <= rules.sink || table.first_kept <= seen, "save: a window layer has freed rows that a sequence of this length needs",
+              where);
+      const std::int64_t kept = std::max(table.first_kept, round_down(rules.first_needed(last_), rules.page_tokens));
+      std::vector<stored_range> ranges;
+      const auto add = [&](std::int64_t from, std::int64_t to) {
+        add_ranges(std::max(from, first_), std::min(to, last_), blocks_[b].span >= 0, options_.sinks, last_ - newest, options_.chunk,
+                   ranges);
+      };
+      if (rules.sink < kept) {
+        add(0, rules.sink);
+        add(kept, last_);
+      } else {
+        add(0, last_);
+      }
+      for (const row_part part : {row_part::key, row_part::value}) {
+        for (const stored_range& r : ranges) {
+          const section_kind kind = r.coded ? section_kind::chunk : section_kind::rows;
+          sections_.push_back({blocks_[b].section(kind, part, r.first - first_, r.count), b, part, r});
+        }
+      }
+    }
+  }
+
+  /// What stands beside the rows; of a range that does not begin with the sequence, nothing.
+  void plan_sides(call_site where) {
+    if constexpr (!names_columns<Spec>)
+      require(!options_.columns, "save: the columns of this composition have no name, and can only be rebuilt", where);
+    if (first_ > 0) return;
+    frame_section of;
+    of.heads = static_cast<std::uint16_t>(of_.geometry.kv_heads);
+    of.layers = 1;
+    for (int l = 0; l < of_.geometry.layers; ++l) {
+      if (!of_.layer(l).retrieves) continue;
+      of.first_layer = static_cast<std::uint16_t>(l);
+      if (of_.balances.on()) {
+        of.kind = section_kind::balance;
+        of.tokens = static_cast<std::uint32_t>(std::min(last_, of_.balances.rules().tokens));
+        const bool fixed = last_ >= of_.balances.rules().tokens && balance().balance != nullptr;
+        if (fixed) sides_.push_back({with_part(of, 1), l, -1});
+        if (!fixed || std::same_as<codec, raw>) sides_.push_back({with_part(of, 2), l, -1});
+      }
+      if constexpr (names_columns<Spec>) {
+        const column_range range = columns_of<Spec>(last_);
+        if (!options_.columns || range.first_page >= range.last_page) continue;
+        of.kind = section_kind::column;
+        of.first_token = static_cast<std::uint32_t>(range.first_page * layout::shape.tokens);
+        of.tokens = static_cast<std::uint32_t>((range.last_page - range.first_page) * layout::shape.tokens);
+        for (std::size_t c = 0; c < cache_parts<Spec>::columns.size(); ++c) {
+          if (cache_parts<Spec>::columns[c].block_bytes > 0) sides_.push_back({with_part(of, c), l, static_cast<int>(c)});
+        }
+        of.first_token = 0;
+      }
+    }
+  }
+  static frame_section with_part(frame_section s, std::size_t part) {
+    s.part = static_cast<std::uint16_t>(part);
+    return s;
+  }
+  const learned_balance& balance() const { return of_.balances.slots()[static_cast<std::size_t>(&slot_ - of_.book->slots().data())]; }
+
+  std::vector<std::byte> pack(const side& s) const {
+    const auto& layer = of_.layer(s.layer);
+    if (s.column >= 0) {
+      if constexpr (names_columns<Spec>) {
+        const auto c = static_cast<std::size_t>(s.column);
+        return pack_column(columns_digest<Spec>(), cache_parts<Spec>::columns[c], layer.side[c], columns_of<Spec>(last_),
+                           table_of(s.layer).pages);
+      }
+    }
+    const learning_rules& r = of_.balances.rules();
+    if (s.of.part == 1) return pack_diagonals(r, *balance().balance, layer.ordinal);
+    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(r.samples(last_), std::ssize(balance().samples)));
+    return pack_samples(r, std::span(balance().samples).first(count), layer.ordinal);
+  }
+
+  status encode(const stored_section& s, const predicted_inputs<codec>& inputs, std::vector<std::byte>& out) const {
+    const stored_block& block = blocks_[s.block];
+    const int dim = s.part == row_part::key ? layout::shape.key_dim : layout::shape.value_dim;
+    const std::int64_t features = block.rows() * dim;
+    std::vector<E> rows(static_cast<std::size_t>(s.range.count * features));                           // rows (T, layers, heads, dim)
+    for (std::size_t i = 0; i < block.layers.size(); ++i) {
+      const std::int32_t l = block.layers[i];
+      const std::int32_t* pages = table_of(l).pages.data();
+      if constexpr (!layout::owns_rows) pages = options_.pages.data();
+      read_rows<const E>(of_.layer(l).rows, s.part, pages, s.range.first, s.range.count, block.first_head, block.heads,
+                         rows.data() + static_cast<std::int64_t>(i) * block.heads * dim, features);
+    }
+    if (!s.range.coded) {
+      out.resize(rows.size() * sizeof(E));
+      if (!rows.empty()) std::memcpy(out.data(), rows.data(), out.size());
+      return {};
+    }
+    if constexpr (!std::same_as<codec, raw>) {
+      const host alone = limited(exec_, 1);
+      const span_chunk chunk{static_cast<std::size_t>(block.span), s.part, s.range.first, s.range.count,
+                             inputs.of(s.part, s.range.first - first_)};
+      return encode_span(alone, of_.spec.codec, chunk, tensor_view<const E, 2>(rows.data(), s.range.count, features),
+                         options_.log2_step.value_or(of_.spec.codec.log2_step), out);
+    }
+    return {status::code::unfit, "save: a coded section of a raw cache"};
+  }
+
+  host exec_;
+  const cache_parts<Spec>& of_;
+  const sequence_book::slot& slot_;
+  const save_options& options_;
+  std::int64_t first_ = 0, last_ = 0;
+  std::vector<stored_block> blocks_;
+  std::vector<stored_section> sections_;
+  std::vector<side> sides_;
+};
+
+}  // namespace kvx

@@ -1,0 +1,216 @@
+#pragma once
+// A frame in a store, checked against a cache that is to take its sequence: which sections hold what, and rows layer by layer.
+
+#include <kvx/backend/host.hpp>
+#include <kvx/cache_parts.hpp>
+#include <kvx/codec/frame.hpp>
+#include <kvx/codec/host/calibrated.hpp>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/digest.hpp>
+#include <kvx/core/status.hpp>
+#include <kvx/layout/page_table.hpp>
+#include <kvx/store/store.hpp>
+#include <kvx/store_options.hpp>
+#include <kvx/stored_blocks.hpp>
+#include <kvx/stored_rows.hpp>
+#include <kvx/stored_sections.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace kvx {
+
+/// The rows of a stored sequence.
+///
+/// what        open: everything that header and table say is checked, against themselves and against the cache. write_layer: reads, checks
+///             and decodes the sections of a layer, and copies its rows to their pages
+/// errors      a status; a layer that fails has some of its rows or none. usage_error: a codec that does not fit the cache
+/// cost        open: header, table, token ids. write_layer: sections of a block of layers, in memory until its last layer is written
+template <class Spec, store S>
+class stored_sequence {
+ public:
+  using layout = typename Spec::layout_type;
+  using codec = typename Spec::codec_type;
+  using E = typename layout::element_type;
+
+  status open(const host& exec, const cache_parts<Spec>& of, const S& from, const digest& key, const restore_options& options,
+              call_site where) {
+    if constexpr (!std::same_as<codec, raw>) require_calibration(of.spec.codec, where);
+    status s = from.open(key, reader_);
+    if (!s.ok()) return s;
+    s = read_table(header_of(of));
+    if (!s.ok()) return s;
+    require_range("restore: tokens", options.tokens, -1, std::int64_t{1} << 40, where);
+    const auto stored = static_cast<std::int64_t>(frame_.header.tokens);
+    tokens_ = options.tokens < 0 ? stored : std::min(options.tokens, stored);
+    s = sections_.index(frame_, of, tokens_, where);
+    if (!s.ok()) return s;
+    loaded_.resize(sections_.blocks().size());
+    return read_ids(exec, of, options, where);
+  }
+
+  /// Tokens to be restored, and the position of the first.
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t first_token() const { return static_cast<std::int64_t>(frame_.header.first_token); }
+  const stored_sections<Spec>& sections() const { return sections_; }
+
+  /// Reads a section and checks it.
+  status read(std::uint32_t number, std::vector<std::byte>& bytes) const {
+    const frame_section& s = frame_.sections[number];
+    bytes.resize(static_cast<std::size_t>(s.bytes));
+    const status done = reader_.read(s.offset, bytes);
+    return done.ok() ? check_section(s, bytes) : done;
+  }
+
+  /// Reads every section and checks it.
+  status check_all() const {
+    std::vector<std::byte> bytes;
+    for (std::uint32_t i = 0; i < frame_.sections.size(); ++i) {
+      const status s = read(i, bytes);
+      if (!s.ok()) return s;
+    }
+    return {};
+  }
+
+  /// Writes the rows of one layer to the pages of a sequence.
+  ///
+  /// tables      (groups)
+  status write_layer(const host& exec, const cache_parts<Spec>& of, int layer, std::span<const page_table> tables) {
+    for (std::size_t b = 0; b < loaded_.size(); ++b) {
+      const stored_block& block = sections_.blocks()[b];
+      const auto at = std::find(block.layers.begin(), block.layers.end(), layer);
+      if (at == block.layers.end()) continue;
+      if (loaded_[b].empty()) {
+        const status s = load(exec, of, b);
+        if (!s.ok()) return s;
+      }
+      const auto& place = of.layer(layer);
+      const auto g = static_cast<std::size_t>(place.group);
+      const std::int64_t first_kept = first_token() > 0 ? tables[g].first_kept : sections_.first_kept()[g];
+      const kept_tokens kept{of.plan.groups[g].rules.sink, first_kept, first_token() + tokens_};
+      const status s = for_each_checked(exec, std::ssize(loaded_[b]), [&](std::int64_t i) {
+        write_section(exec, of, block, at - block.layers.begin(), loaded_[b][static_cast<std::size_t>(i)], kept, tables[g].pages.data());
+        return status{};
+      });
+      if (!s.ok()) return s;
+      if (at + 1 == block.layers.end()) loaded_[b].clear();
+    }
+    return {};
+  }
+
+ private:
+  /// A section in memory, its entropy coding undone.
+  struct loaded_section {
+    frame_section of;
+    row_part part = row_part::key;
+    std::vector<std::byte> bytes;
+    opened_span<E> opened;
+  };
+  /// Rows that have pages: those of the sink, and [first, last).
+  struct kept_tokens {
+    std::int64_t sink = 0, first = 0, last = 0;
+  };
+
+  status read_table(const frame_header& wanted) {
+    std::vector<std::byte> front(static_cast<std::size_t>(std::min<std::uint64_t>(reader_.size(), sizeof(frame_header))));
+    status s = reader_.read(0, front);
+    if (!s.ok()) return s;
+    frame_header header;
+    s = read_frame_header(front, reader_.size(), header);
+    if (s.ok()) s = expect(header, wanted);
+    if (!s.ok()) return s;
+    front.resize(static_cast<std::size_t>(frame_front_bytes(header.sections)));
+    s = reader_.read(0, front);
+    return s.ok() ? open_frame(front, reader_.size(), frame_) : s;
+  }
+
+  status read_ids(const host& exec, const cache_parts<Spec>& of, const restore_options& options, call_site where) {
+    require(options.token_ids.empty() || std::cmp_greater_equal(options.token_ids.size(), tokens_),
+            "restore: token_ids are those of the tokens that are restored", where);
+    bool predicted = false;
+    if constexpr (!std::same_as<codec, raw>) predicted = of.spec.codec.model->of().predicted();
+    if (options.token_ids.empty() && !predicted) return {};
+    if (sections_.token_ids() < 0) return {status::code::mismatch, "frame: it has no token ids"};
+    std::vector<std::byte> bytes;
+    const status s = read(static_cast<std::uint32_t>(sections_.token_ids()), bytes);
+    if (!s.ok()) return s;
+    std::vector<std::int32_t> ids(bytes.size() / sizeof(std::int32_t));
+    if (!ids.empty()) std::memcpy(ids.data(), bytes.data(), bytes.size());
+    if (!options.token_ids.empty() && !std::equal(ids.begin(), ids.begin() + tokens_, options.token_ids.begin()))
+      return {status::code::mismatch, "frame: token ids"};
+    if constexpr (!std::same_as<codec, raw>) {
+      require(!predicted || of.spec.codec.embeddings.run != nullptr, "codec: the calibration needs the model's token embeddings", where);
+      inputs_ = predicted_inputs<codec>(exec, of.spec.codec, ids);
+    }
+    return {};
+  }
+
+  status load(const host& exec, const cache_parts<Spec>& of, std::size_t b) {
+    std::vector<loaded_section> all;
+    for (const row_part part : {row_part::key, row_part::value}) {
+      for (const std::uint32_t number : sections_.rows(b, part)) {
+        loaded_section& loaded = all.emplace_back();
+        loaded.of = frame_.sections[number];
+        loaded.part = part;
+        const status s = read(number, loaded.bytes);
+        if (!s.ok()) return s;
+      }
+    }
+    if constexpr (!std::same_as<codec, raw>) {
+      const host alone = limited(exec, 1);
+      const status s = for_each_checked(exec, std::ssize(all), [&](std::int64_t i) {
+        loaded_section& l = all[static_cast<std::size_t>(i)];
+        if (l.of.kind != section_kind::chunk) return status{};
+        const span_chunk chunk{static_cast<std::size_t>(sections_.blocks()[b].span), l.part, first_token() + l.of.first_token, l.of.tokens,
+                               inputs_.of(l.part, l.of.first_token)};
+        return open_span(alone, of.spec.codec, chunk, l.bytes, l.opened);
+      });
+      if (!s.ok()) return s;
+    }
+    loaded_[b] = std::move(all);
+    return {};
+  }
+
+  /// i: the layer's number in its block.
+  void write_section(const host& exec, const cache_parts<Spec>& of, const stored_block& block, std::int64_t i, const loaded_section& from,
+                     const kept_tokens& kept, const std::int32_t* pages) {
+    const auto& place = of.layer(block.layers[static_cast<std::size_t>(i)]);
+    const std::int64_t dim = from.part == row_part::key ? layout::shape.key_dim : layout::shape.value_dim;
+    const std::int64_t width = block.heads * dim, first = first_token() + from.of.first_token, last = first + from.of.tokens;
+    const std::byte* rows = from.bytes.data() + i * width * static_cast<std::int64_t>(sizeof(E));
+    std::int64_t pitch = block.rows() * dim;
+    std::vector<E> decoded;
+    if constexpr (!std::same_as<codec, raw>) {
+      if (from.of.kind == section_kind::chunk) {
+        decoded.resize(static_cast<std::size_t>(from.of.tokens * width));
+        restore_layer(limited(exec, 1), of.spec.codec, from.opened, i, tensor_view<E, 2>(decoded.data(), from.of.tokens, width));
+        rows = reinterpret_cast<const std::byte*>(decoded.data());
+        pitch = width;
+      }
+    }
+    const auto write = [&](std::int64_t low, std::int64_t high) {
+      low = std::max(low, first);
+      high = std::min({high, last, kept.last});
+      if (low < high)
+        write_rows(place.rows, from.part, pages, low, high - low, block.first_head, block.heads,
+                   rows + (low - first) * pitch * static_cast<std::int64_t>(sizeof(E)), pitch);
+    };
+    write(0, std::min(kept.sink, kept.first));
+    write(kept.first, kept.last);
+  }
+
+  typename S::reader reader_;
+  frame_view frame_;
+  std::int64_t tokens_ = 0;
+  stored_sections<Spec> sections_;
+  predicted_inputs<codec> inputs_;
+  std::vector<std::vector<loaded_section>> loaded_;  // (blocks)
+};
+
+}  // namespace kvx

@@ -1,0 +1,167 @@
+#pragma once
+// Saving and restoring the sequences of a cache: the members that cache.hpp declares.
+
+#include <kvx/backend/host.hpp>
+#include <kvx/cache.hpp>
+#include <kvx/codec/frame.hpp>
+#include <kvx/contested_units.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/digest.hpp>
+#include <kvx/core/status.hpp>
+#include <kvx/plan_batch.hpp>
+#include <kvx/save_sequence.hpp>
+#include <kvx/store/key.hpp>
+#include <kvx/store/prefix_index.hpp>
+#include <kvx/store/store.hpp>
+#include <kvx/store_options.hpp>
+#include <kvx/stored_sequence.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace kvx {
+
+/// A sequence that is being restored layer by layer.
+///
+/// use         after restore_layers, where ok(): of() has its length and may be in a step; attend and append of layers before ready() work,
+///             `decode_layer` makes the next one ready. The sequence is like any other when all are; until then it cannot be committed to,
+///             cut, forked or saved, but closed
+/// errors      state() of the last call; a layer that cannot be decoded stays unready: close the sequence
+/// dropped     at any time: layers that are not ready stay so
+template <class Spec, class Store>
+class restoring {
+ public:
+  const status& state() const { return state_; }
+  bool ok() const { return state_.ok(); }
+  sequence of() const { return of_; }
+  std::int64_t tokens() const { return tokens_; }
+  int ready() const { return ready_; }
+  bool done() const { return ready_ == layers_; }
+
+ private:
+  template <class Backend, class S>
+  friend class cache;
+
+  status state_;
+  sequence of_;
+  std::int64_t tokens_ = 0;
+  int ready_ = 0, layers_ = 0;
+  bool columns_stored_ = false;
+  stored_sequence<Spec, Store> stored_;
+  step_plan plan_;
+};
+
+template <class Backend, class Spec>
+digest cache<Backend, Spec>::family(std::string_view salt) const {
+  return family_digest(family_of(header_of(parts_), salt));
+}
+
+template <class Backend, class Spec>
+template <class Store>
+status cache<Backend, Spec>::save(const Backend& exec, sequence s, Store& to, const digest& key, const save_options& options,
+                                  call_site where) const {
+  static_assert(store<Store>, "save: a store satisfies kvx::store");
+  static_assert(std::same_as<Backend, host>, "save: only caches on the host are saved");
+  std::vector<std::byte> frame;
+  const status made = sequence_saver<Spec>(exec, parts_, parts_.book->find(s, where), options, where).make(frame);
+  return made.ok() ? to.put(key, frame) : made;
+}
+
+/// Reserves the rows of an opened frame as those of a sequence of its length, none of whose layers are ready.
+template <class Backend, class Spec>
+template <class Store>
+void cache<Backend, Spec>::take(const Backend& exec, restoring<Spec, Store>& of, const restore_options& options, call_site where) {
+  const std::int64_t first = of.stored_.first_token();
+  require(first == 0 || options.after.has_value(), "restore: the frame continues a sequence: say `after` which", where);
+  if (options.after) {
+    require_range("restore: length of the sequence that the frame continues", length(*options.after, where), first, most_frame_tokens,
+                  where);
+    of.of_ = fork(exec, *options.after, first, where);
+  } else {
+    of.of_ = open(exec, where);
+  }
+  try {
+    const advance entry{of.of_, of.stored_.tokens(), {}, first == 0 ? of.stored_.sections().first_kept() : std::span<const std::int64_t>()};
+    kvx::step step(parts_.book, {&entry, 1}, parts_.retrieving_group(), contested_units<Spec>(parts_), where);
+    plan_batch(exec, parts_, {&entry, 1}, step.plan_, where);
+    runner_.copy(exec, parts_, step.plan_.reserved.copies);
+    count_copies(step.plan_.reserved.copies);
+    parts_.book->commit(step.plan_.reserved, {});
+    parts_.book->set_ready(of.of_.slot, 0);
+    of.plan_ = std::move(step.plan_);
+    step.book_ = nullptr;
+    of.tokens_ = first + of.stored_.tokens();
+  } catch (...) {
+    close(exec, of.of_, where);
+    throw;
+  }
+}
+
+template <class Backend, class Spec>
+template <class Store>
+restoring<Spec, Store> cache<Backend, Spec>::restore_layers(const Backend& exec, const Store& from, const digest& key,
+                                                            const restore_options& options, call_site where) {
+  static_assert(store<Store>, "restore: a store satisfies kvx::store");
+  static_assert(std::same_as<Backend, host>, "restore: only caches on the host are restored");
+  static_assert(layout::owns_rows, "restore: rows of an external layout are the caller's: restore into a cache that owns rows");
+  restoring<Spec, Store> result;
+  result.layers_ = geometry().layers;
+  result.state_ = result.stored_.open(exec, parts_, from, key, options, where);
+  if (result.ok()) result.state_ = result.stored_.check_all();
+  if (result.ok()) take(exec, result, options, where);
+  return result;
+}
+
+template <class Backend, class Spec>
+template <class Store>
+status cache<Backend, Spec>::decode_layer(const Backend& exec, restoring<Spec, Store>& of, call_site where) {
+  require(of.ok(), "decode_layer: the sequence cannot be restored, see its state", where);
+  const sequence_book::slot& slot = parts_.book->find(of.of_, where);
+  if (of.done()) return {};
+  of.state_ = of.stored_.write_layer(exec, parts_, of.ready_, slot.tables);
+  if (!of.ok()) return of.state_;
+  parts_.book->set_ready(of.of_.slot, ++of.ready_);
+  if (!of.done()) return {};
+  runner_.encode(exec, parts_, of.plan_, {});
+  if (!of.plan_.learning.empty()) parts_.balances.accept(of.plan_.learning[0], of.plan_.reserved.parts[0], of.plan_.reserved.tokens);
+  parts_.book->set_ready(of.of_.slot, sequence_book::all_layers);
+  of.plan_ = {};
+  return {};
+}
+
+template <class Backend, class Spec>
+template <class Store>
+restored cache<Backend, Spec>::restore(const Backend& exec, const Store& from, const digest& key, const restore_options& options,
+                                       call_site where) {
+  restoring<Spec, Store> all = restore_layers(exec, from, key, options, where);
+  if (!all.ok()) return {all.state(), {}, 0};
+  try {
+    while (all.ok() && !all.done()) (void)decode_layer(exec, all, where);
+  } catch (...) {
+    close(exec, all.of(), where);
+    throw;
+  }
+  if (all.ok()) return {{}, all.of(), all.tokens()};
+  close(exec, all.of(), where);
+  return {all.state(), {}, 0};
+}
+
+template <class Backend, class Spec>
+template <class Store>
+restored cache<Backend, Spec>::restore_prefix(const Backend& exec, const Store& from, const prefix_index& prefixes,
+                                              std::span<const std::int32_t> token_ids, const restore_options& options, call_site where) {
+  const std::optional<prefix_match> match = prefixes.longest(family(options.salt), token_ids);
+  if (!match) return {{status::code::not_found, "no stored sequence begins like this"}, {}, 0};
+  restore_options part = options;
+  part.tokens = match->common;
+  part.token_ids = token_ids;
+  return restore(exec, from, match->key, part, where);
+}
+
+}  // namespace kvx
