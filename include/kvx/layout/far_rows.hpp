@@ -28,8 +28,8 @@ struct all_near {
 /// shapes      as the near view; trivially copyable
 template <class E>
 struct far_rows {
-  row_array<const E> key;
-  row_array<const E> value;
+  row_array<E> key;
+  row_array<E> value;
   std::int64_t near_pages = 0;
 
   KVX_HD constexpr row_address<E> row(const row_view<const E>& near, std::int64_t page, std::int64_t head, std::int64_t slot) const {
@@ -38,7 +38,8 @@ struct far_rows {
   }
 };
 static_assert([] {
-  const int near[] = {0, 1, 2, 3}, far[] = {4, 5, 6, 7};  // pages of one row of two components
+  const int near[] = {0, 1, 2, 3};  // pages of one row of two components
+  int far[] = {4, 5, 6, 7};
   const row_view<const int> rows{{near, 2, 2, 2}, {near + 1, 2, 2, 2}, 1, 1, 1, 1};
   const far_rows<int> beyond{{far, 2, 2, 2}, {far + 1, 2, 2, 2}, 2};
   return *beyond.row(rows, 1, 0, 0).value == 3 && *beyond.row(rows, 2, 0, 0).key == 4 && *all_near::row(rows, 1, 0, 0).key == 2;
