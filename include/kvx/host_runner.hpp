@@ -86,11 +86,17 @@ class host_runner {
   }
 
   void encode(const host& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted) {
+    encode(exec, of, step, accepted, 0, of.geometry.layers);
+  }
+
+  /// The same for some of the layers.
+  void encode(const host& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted, int first_layer, int layers) {
     if constexpr (parts::columns.size() > 0) {
       const int group = of.retrieving_group();
       const std::span<const batch_item> columns_of = step.items[static_cast<std::size_t>(group)];
-      encode_step<layout>(exec, writer_, Spec::zones, std::span<const memory>(of.layers), step.reserved, accepted, step.rows(group),
-                          columns_of, of.balances, step.learning);
+      const auto some = std::span<const memory>(of.layers).subspan(static_cast<std::size_t>(first_layer), static_cast<std::size_t>(layers));
+      encode_step<layout>(exec, writer_, Spec::zones, some, step.reserved, accepted, step.rows(group), columns_of, of.balances,
+                          step.learning);
     }
   }
 

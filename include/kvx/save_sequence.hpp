@@ -125,7 +125,9 @@ class sequence_saver {
       const std::int64_t seen = rules.first_seen(last_);
       require(last_ <= rules.sink || table.first_kept <= seen, "save: a window layer has freed rows that a sequence of this length needs",
               where);
-      const std::int64_t kept = std::max(table.first_kept, round_down(rules.first_needed(last_), rules.page_tokens));
+      // A slab keeps its rows, and any length can be cut to; pages keep what `rollback` promises.
+      const std::int64_t needed = rules.grows ? round_down(rules.first_needed(last_), rules.page_tokens) : 0;
+      const std::int64_t kept = std::max(table.first_kept, needed);
       std::vector<stored_range> ranges;
       const auto add = [&](std::int64_t from, std::int64_t to) {
         add_ranges(std::max(from, first_), std::min(to, last_), blocks_[b].span >= 0, options_.sinks, last_ - newest, options_.chunk,

@@ -60,6 +60,11 @@ class stored_sequence {
   std::int64_t first_token() const { return static_cast<std::int64_t>(frame_.header.first_token); }
   const stored_sections<Spec>& sections() const { return sections_; }
 
+  const frame_section& section(std::int64_t number) const { return frame_.sections[static_cast<std::size_t>(number)]; }
+
+  /// The first bytes of a section, unchecked.
+  status read_front(std::int64_t number, std::span<std::byte> bytes) const { return reader_.read(section(number).offset, bytes); }
+
   /// Reads a section and checks it.
   status read(std::uint32_t number, std::vector<std::byte>& bytes) const {
     const frame_section& s = frame_.sections[number];

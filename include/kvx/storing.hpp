@@ -8,8 +8,11 @@
 #include <kvx/core/check.hpp>
 #include <kvx/core/digest.hpp>
 #include <kvx/core/status.hpp>
+#include <kvx/index/full_scan.hpp>
 #include <kvx/plan_batch.hpp>
+#include <kvx/restore_columns.hpp>
 #include <kvx/save_sequence.hpp>
+#include <kvx/spec.hpp>
 #include <kvx/store/key.hpp>
 #include <kvx/store/prefix_index.hpp>
 #include <kvx/store/store.hpp>
@@ -19,6 +22,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -26,6 +30,10 @@
 #include <vector>
 
 namespace kvx {
+
+/// Compositions whose columns of one layer follow from the rows of that layer alone, and are all that a search of it reads.
+template <class Spec>
+inline constexpr bool decodes_apart = std::same_as<typename Spec::index_type, full_scan> || reads_sketch<typename Spec::index_type>;
 
 /// A sequence that is being restored layer by layer.
 ///
@@ -52,7 +60,7 @@ class restoring {
   sequence of_;
   std::int64_t tokens_ = 0;
   int ready_ = 0, layers_ = 0;
-  bool columns_stored_ = false;
+  bool columns_stored_ = false, together_ = false;
   stored_sequence<Spec, Store> stored_;
   step_plan plan_;
 };
@@ -92,11 +100,18 @@ void cache<Backend, Spec>::take(const Backend& exec, restoring<Spec, Store>& of,
     plan_batch(exec, parts_, {&entry, 1}, step.plan_, where);
     runner_.copy(exec, parts_, step.plan_.reserved.copies);
     count_copies(step.plan_.reserved.copies);
+    std::shared_ptr<balance_table> balance;
+    if (!step.plan_.learning.empty()) of.state_ = read_balance(exec, of.stored_, parts_, step.plan_.learning[0], balance);
+    if (of.ok()) of.state_ = has_columns(of.stored_, parts_, first + of.stored_.tokens(), of.columns_stored_);
+    const bool own = balance != nullptr;
+    of.columns_stored_ = of.columns_stored_ && (own || !parts_.balances.on());
+    if (own) parts_.balances.assign(of.of_.slot, {{}, std::move(balance)});
     parts_.book->commit(step.plan_.reserved, {});
     parts_.book->set_ready(of.of_.slot, 0);
     of.plan_ = std::move(step.plan_);
     step.book_ = nullptr;
     of.tokens_ = first + of.stored_.tokens();
+    of.together_ = !decodes_apart<Spec> || (parts_.balances.on() && !own && of.tokens_ >= parts_.balances.rules().tokens);
   } catch (...) {
     close(exec, of.of_, where);
     throw;
@@ -115,6 +130,7 @@ restoring<Spec, Store> cache<Backend, Spec>::restore_layers(const Backend& exec,
   result.state_ = result.stored_.open(exec, parts_, from, key, options, where);
   if (result.ok()) result.state_ = result.stored_.check_all();
   if (result.ok()) take(exec, result, options, where);
+  if (!result.ok() && result.of_ != sequence{}) close(exec, std::exchange(result.of_, {}), where);
   return result;
 }
 
@@ -124,14 +140,19 @@ status cache<Backend, Spec>::decode_layer(const Backend& exec, restoring<Spec, S
   require(of.ok(), "decode_layer: the sequence cannot be restored, see its state", where);
   const sequence_book::slot& slot = parts_.book->find(of.of_, where);
   if (of.done()) return {};
-  of.state_ = of.stored_.write_layer(exec, parts_, of.ready_, slot.tables);
+  for (std::size_t g = 0; g < of.plan_.items.size(); ++g) of.plan_.items[g][0].pages = slot.tables[g].pages.data();  // a step may move it
+  const int end = of.together_ ? of.layers_ : of.ready_ + 1;
+  const std::size_t group = static_cast<std::size_t>(parts_.retrieving_group());
+  for (int layer = of.ready_; layer < end && of.ok(); ++layer) {
+    of.state_ = of.stored_.write_layer(exec, parts_, layer, slot.tables);
+    if (of.ok() && of.columns_stored_) of.state_ = read_columns(of.stored_, parts_, layer, of.tokens_, slot.tables[group].pages);
+  }
   if (!of.ok()) return of.state_;
-  parts_.book->set_ready(of.of_.slot, ++of.ready_);
-  if (!of.done()) return {};
-  runner_.encode(exec, parts_, of.plan_, {});
-  if (!of.plan_.learning.empty()) parts_.balances.accept(of.plan_.learning[0], of.plan_.reserved.parts[0], of.plan_.reserved.tokens);
-  parts_.book->set_ready(of.of_.slot, sequence_book::all_layers);
-  of.plan_ = {};
+  if (!of.columns_stored_) runner_.encode(exec, parts_, of.plan_, {}, of.ready_, end - of.ready_);
+  of.ready_ = end;
+  if (of.done() && !of.plan_.learning.empty())
+    parts_.balances.accept(of.plan_.learning[0], of.plan_.reserved.parts[0], of.plan_.reserved.tokens);
+  parts_.book->set_ready(of.of_.slot, of.done() ? sequence_book::all_layers : of.ready_);
   return {};
 }
 

@@ -1,0 +1,228 @@
+// Caches that are saved as they are: what is restored cannot be told from what was saved, by rows, columns, attention, and what comes
+ // later.
+
+#include "stored.hpp"
+
+#include <support/feed.hpp>
+
+#include <kvx/kvx.hpp>
+#include <kvx/store/memory_store.hpp>
+#include <kvx/storing.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using namespace kvx;
+using namespace kvx::test;
+
+constexpr zones cut{.sink = 4, .local = 6};
+template <class Layout>
+using checked = cache<host, spec<Layout, checksum_index>>;
+using pages = checked<paged<bf16, page_shape{.tokens = 16, .key_dim = 7, .value_dim = 4}, cut>>;
+using slabs = checked<contiguous<float, page_shape{.tokens = 4, .key_dim = 5, .value_dim = 6}, cut>>;
+using caches = std::tuple<pages, slabs>;
+
+const geometry layers_that_differ{.layers = 4,
+                                  .kv_heads = 2,
+                                  .query_heads = 6,
+                                  .max_tokens = 1800,
+                                  .max_sequences = 6,
+                                  .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::window(9, 2), layer_kind::window(20)},
+                                  .max_step_tokens = 80,
+                                  .rollback = 16};
+
+/// Two tokens more, attended to in every layer, and dropped again.
+template <class Cache>
+std::vector<float> probe(Cache& c, const host& exec, sequence s) {
+  const std::vector<token> ids = tokens(9000, 2);
+  step step = c.begin(exec, {{s, 2}});
+  append_all(c, exec, step, ids);
+  return attend_all(c, exec, step, ids);
+}
+
+template <class Cache>
+struct pair_of {
+  host exec = one_thread();
+  Cache a{exec, {}, layers_that_differ};
+  Cache b{exec, {}, layers_that_differ};
+  memory_store store;
+
+  sequence fed(Cache& c, std::int64_t n) {
+    const sequence s = c.open(exec);
+    for (std::int64_t at = 0; at < n; at += 70) feed(c, exec, s, tokens(static_cast<token>(1 + at), std::min<std::int64_t>(70, n - at)));
+    return s;
+  }
+  void same(sequence s, sequence t) {
+    CHECK(snapshot(a, s) == snapshot(b, t));
+    CHECK(probe(a, exec, s) == probe(b, exec, t));
+  }
+};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE_DEFINE("a restored sequence is the one that was saved, and goes on like it", C, whole) {
+  for (const std::int64_t n : {0, 1, 4, 16, 31, 77, 180}) {
+    CAPTURE(n);
+    pair_of<C> x;
+    const sequence s = x.fed(x.a, n);
+    const auto before = snapshot(x.a, s);
+    const auto counted = counts(x.a.stats());
+    save_well(x.a, x.exec, s, x.store, {.chunk = 50});
+    CHECK(snapshot(x.a, s) == before);
+    CHECK(counts(x.a.stats()) == counted);
+    const sequence t = restored_well(x.b, x.exec, x.store);
+    CHECK(x.b.length(t) == n);
+    CHECK(counts(x.b.stats()) == counted);
+    x.same(s, t);
+    for (const auto& [c, of] : {std::pair(&x.a, s), std::pair(&x.b, t)}) {
+      const sequence fork = c->fork(x.exec, of);
+      feed(*c, x.exec, fork, tokens(500, 14));
+      feed(*c, x.exec, of, tokens(600, 3));
+      if (n > 16) c->truncate(x.exec, of, n - 12);
+      feed(*c, x.exec, of, tokens(700, 30));
+      c->truncate(x.exec, fork, n);
+    }
+    x.same(s, t);
+    CHECK(counts(x.a.stats()) == counts(x.b.stats()));
+  }
+}
+TEST_CASE_TEMPLATE_APPLY(whole, caches);
+
+TEST_CASE_TEMPLATE_DEFINE("a prefix, of the save or of the restore, is what was fed up to it", C, prefixes) {
+  constexpr std::int64_t n = 60;
+  for (const std::int64_t kept : {0, 1, 3, 15, 16, 17, 44, 47, 59, 60}) {
+    CAPTURE(kept);
+    pair_of<C> x;
+    const sequence s = x.fed(x.a, n), straight = x.fed(x.a, kept);
+    const bool there = kept == 0 || kept >= n - 16 || !C::layout::shares_pages;  // rows that a window has left behind are gone
+    if (there) {
+      save_well(x.a, x.exec, s, x.store, {.tokens = kept, .chunk = 7});
+      x.same(straight, restored_well(x.b, x.exec, x.store));
+    } else {
+      CHECK_THROWS_AS((void)x.a.save(x.exec, s, x.store, digest{}, {.tokens = kept}), usage_error);
+    }
+    save_well(x.a, x.exec, s, x.store, {.chunk = 7});
+    const auto counted = counts(x.b.stats());
+    const restored r = x.b.restore(x.exec, x.store, digest{}, {.tokens = kept});
+    CHECK(r.ok() == there);
+    if (r.ok()) {
+      x.same(straight, r.of);
+    } else {
+      CHECK(r.state == status::code::mismatch);
+      CHECK(counts(x.b.stats()) == counted);
+    }
+  }
+}
+TEST_CASE_TEMPLATE_APPLY(prefixes, caches);
+
+TEST_CASE("ranges of a sequence continue one another, and leave what they continue as it was") {
+  pair_of<pages> x;
+  const sequence s = x.fed(x.a, 150);
+  for (const std::int64_t first : {16, 40, 139}) {
+    CAPTURE(first);
+    const sequence base = x.fed(x.b, first + (first == 40 ? 7 : 0));
+    const auto before = snapshot(x.b, base);
+    save_well(x.a, x.exec, s, x.store, {.first = first, .chunk = 33});
+    CHECK_THROWS_AS((void)x.b.restore(x.exec, x.store, digest{}), usage_error);
+    const restored r = x.b.restore(x.exec, x.store, digest{}, {.after = base});
+    REQUIRE_MESSAGE(r.ok(), message(r.state));
+    CHECK(r.tokens == 150);
+    x.same(s, r.of);
+    CHECK(snapshot(x.b, base) == before);
+    x.b.close(x.exec, r.of);
+    x.b.close(x.exec, base);
+  }
+}
+
+TEST_CASE("a layer can be used as soon as it is decoded; a sequence of which some are not is not cut, forked, saved or committed to") {
+  pair_of<pages> x;
+  const sequence s = x.fed(x.a, 77);
+  save_well(x.a, x.exec, s, x.store, {});
+  auto r = x.b.restore_layers(x.exec, x.store, digest{});
+  REQUIRE_MESSAGE(r.ok(), message(r.state()));
+  CHECK(x.b.length(r.of()) == 77);
+  const std::vector<token> ids = tokens(9000, 2);
+  const std::vector<float> expected = probe(x.a, x.exec, s);
+  std::vector<float> found;
+  {
+    step step = x.b.begin(x.exec, {{r.of(), 2}});
+    append_all(x.b, x.exec, step, ids);
+    for (int layer = 0; layer < 4; ++layer) {
+      const auto q = rows_of<float>(ids, part::query, layer, 6, 7);
+      std::vector<float> out(2 * 6 * 4), lse(2 * 6);
+      if (!r.done()) {
+        CHECK(r.ready() <= layer);
+        CHECK_THROWS_AS(x.b.attend(x.exec, step, layer, q.data(), out.data()), usage_error);
+        CHECK_THROWS_AS(x.b.commit(x.exec, step), usage_error);
+        CHECK_THROWS_AS((void)x.b.fork(x.exec, r.of()), usage_error);
+        CHECK_THROWS_AS((void)x.b.save(x.exec, r.of(), x.store, digest{}), usage_error);
+        REQUIRE(x.b.decode_layer(x.exec, r).ok());
+      }
+      x.b.attend(x.exec, step, layer, q.data(), out.data(), {.lse = lse.data()});
+      found.insert(found.end(), out.begin(), out.end());
+      found.insert(found.end(), lse.begin(), lse.end());
+    }
+  }
+  CHECK(r.done());
+  CHECK(found == expected);
+  x.same(s, r.of());
+
+  auto dropped = x.b.restore_layers(x.exec, x.store, digest{});
+  CHECK_THROWS_AS(x.b.truncate(x.exec, dropped.of(), 3), usage_error);
+  x.b.close(x.exec, dropped.of());
+  CHECK_THROWS_AS((void)x.b.decode_layer(x.exec, dropped), usage_error);
+}
+
+TEST_CASE("what does not fit is refused before anything changes") {
+  pair_of<pages> x;
+  const sequence s = x.fed(x.a, 100);
+  save_well(x.a, x.exec, s, x.store, {});
+  geometry small = layers_that_differ;
+  small.max_tokens = 60;
+  small.max_step_tokens = 60;
+  small.max_sequences = 2;
+  pages c(x.exec, {}, small);
+  (void)c.open(x.exec);
+  const auto before = counts(c.stats());
+  CHECK_THROWS_AS((void)c.restore(x.exec, x.store, digest{}), capacity_error);
+  CHECK(counts(c.stats()) == before);
+  CHECK(c.restore(x.exec, x.store, digest{}, {.tokens = 86}).ok());
+  CHECK_THROWS_AS((void)c.restore(x.exec, x.store, digest{}, {.tokens = 0}), capacity_error);  // no sequence is free
+
+  const auto differs = [&](auto&& other, const char* field) {
+    const auto counted = counts(other.stats());
+    const restored r = other.restore(x.exec, x.store, digest{});
+    CHECK(r.state == status::code::mismatch);
+    CHECK_MESSAGE(std::string(r.state.what).find(field) != std::string::npos, r.state.what);
+    CHECK(counts(other.stats()) == counted);
+  };
+  geometry g = layers_that_differ;
+  g.model = field_digest().add("model", "another").finish();
+  differs(pages(x.exec, {}, g), "model");
+  g = layers_that_differ;
+  g.kv_heads = 3;
+  differs(pages(x.exec, {}, g), "KV heads");
+  g = layers_that_differ;
+  g.layers = 3;
+  g.kinds.pop_back();
+  differs(pages(x.exec, {}, g), "layers");
+  differs(slabs(x.exec, {}, layers_that_differ), "key dim");
+  g = layers_that_differ;
+  g.kinds[2] = layer_kind::dense();
+  differs(pages(x.exec, {}, g), "rows");
+  CHECK(x.b.restore(x.exec, x.store, field_digest().finish()).state == status::code::not_found);
+
+  CHECK_THROWS_AS((void)x.a.save(x.exec, s, x.store, digest{}, {.tokens = 101}), usage_error);
+  CHECK_THROWS_AS((void)x.a.save(x.exec, s, x.store, digest{}, {.chunk = 0}), usage_error);
+  CHECK_THROWS_AS((void)x.a.save(x.exec, s, x.store, digest{}, {.columns = true}), usage_error);  // they have no name
+  const std::vector<std::int32_t> few(99);
+  CHECK_THROWS_AS((void)x.a.save(x.exec, s, x.store, digest{}, {.token_ids = few}), usage_error);
+}
