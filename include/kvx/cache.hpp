@@ -16,6 +16,7 @@
 #include <kvx/layout/columns.hpp>
 #include <kvx/layout/external.hpp>
 #include <kvx/layout/page_csr.hpp>
+#include <kvx/layout/placement.hpp>
 #include <kvx/layout/sequence_book.hpp>
 #include <kvx/learned_balance.hpp>
 #include <kvx/plan_batch.hpp>
@@ -57,12 +58,13 @@ class cache {
   using index = typename Spec::index_type;
   using element_type = typename layout::element_type;
   static constexpr kvx::zones zones = Spec::zones;
+  static constexpr bool spills = offloads<layout>() && requires { Backend::reads_far; };
 
   cache(const Backend& exec, Spec spec, kvx::geometry geometry, call_site where = call_site::here());
 
   /// Memory that a cache of this geometry will reserve.
   static cache_bytes bytes(const kvx::geometry& geometry, call_site where = call_site::here()) {
-    return plan<layout>(geometry, Spec::columns(layout::shape), where).bytes;
+    return plan<layout>(geometry, Spec::columns(layout::shape), where, spills, zones).bytes;
   }
 
   const kvx::geometry& geometry() const { return parts_.geometry; }
@@ -178,6 +180,12 @@ class cache {
   /// Addresses of one layer's rows: what a kernel of your own takes.
   row_view<const element_type> view(int layer, call_site where = call_site::here()) const;
 
+  /// Rows of a layer that may lie far, see placed_rows: places are as of the last begin.
+  auto placed(int layer, call_site where = call_site::here()) const {
+    require(at(layer, where).may_be_far(), "placed: all rows of this layer lie near, see `view`", where);
+    return runner_.placed(at(layer, where));
+  }
+
   /// Physical pages of a sequence in one layer; -1 for pages that a window has left behind.
   std::span<const std::int32_t> pages(int layer, sequence s, call_site where = call_site::here()) const;
 
@@ -196,6 +204,7 @@ class cache {
     cache_stats result = count_pages<layout>(parts_.geometry, parts_.plan, zones, parts::columns, *parts_.book);
     result.rows_copied = rows_copied_;
     parts_.balances.count(result);
+    if constexpr (requires { runner_.count(parts_, result); }) runner_.count(parts_, result);
     return result;
   }
 
@@ -218,7 +227,7 @@ class cache {
 
 template <class Backend, class Spec>
 cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geometry, call_site where)
-    : parts_(plan_parts(std::move(spec), std::move(geometry), where)),
+    : parts_(plan_parts(std::move(spec), std::move(geometry), where, spills)),
       memory_(allocate(exec, parts_.plan.bytes.rows + parts_.plan.bytes.columns)),
       runner_(make_runner(exec, parts_)) {
   parts_.layers = place_layers<layout>(parts_.geometry, parts_.plan, parts::columns, memory_.data());
@@ -269,7 +278,7 @@ kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advan
   step.appended_.resize(static_cast<std::size_t>(geometry().layers));
   step_plan& plan = step.plan_;
   plan_batch(exec, parts_, batch, plan, where);
-  runner_.plan(exec, parts_, plan);
+  runner_.plan(exec, parts_, plan, where);
   count_copies(plan.reserved.copies);
   return step;
 }
@@ -373,6 +382,7 @@ void cache<Backend, Spec>::finish(const Backend& exec, kvx::step& step, std::spa
 
 template <class Backend, class Spec>
 auto cache<Backend, Spec>::view(int layer, call_site where) const -> row_view<const element_type> {
+  require(!at(layer, where).may_be_far(), "view: rows of this layer may lie in host memory, see `placed`", where);
   return at(layer, where).rows;
 }
 

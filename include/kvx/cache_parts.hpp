@@ -20,13 +20,14 @@ namespace kvx {
 /// The parts of a cache that all backends share. What one backend adds (scratch, writers of columns, descriptors) is its runner's:
 /// `make_runner<Spec>(exec, parts)`, found by the backend's type, gives an object with
 ///
-///     plan(exec, parts, step)                                 // last part of begin: may throw, then the step is dropped
+///     plan(exec, parts, step, where)                          // last part of begin: may throw, then the step is dropped
 ///     append(exec, parts, step, layer, k, v)                  // these only enqueue
 ///     attend(exec, parts, step, layer, q, out, options, where)
 ///     observe(exec, parts, step, layer, q)
 ///     replayed(step, where)                                   // a graph was launched in place of them
 ///     encode(exec, parts, step, accepted)                     // first part of commit: may throw, and nothing can be seen of it
 ///     copy(exec, parts, copies)                               // rows and columns of pages; returns how many rows
+///     count(parts, stats)                                     // what it adds to the counts of a cache, where there is something
 ///     release(exec)                                           // before pages are given back that work beside the stream may read
 template <class Spec>
 struct cache_parts {
@@ -52,10 +53,10 @@ struct cache_parts {
 
 /// Parts of a cache whose memory is not there yet: no layers have addresses.
 template <class Spec>
-cache_parts<Spec> plan_parts(Spec spec, kvx::geometry geometry, call_site where) {
+cache_parts<Spec> plan_parts(Spec spec, kvx::geometry geometry, call_site where, bool spills) {
   using layout = typename Spec::layout_type;
   cache_parts<Spec> result{std::move(geometry), std::move(spec), {}, {}, {}, {}};
-  result.plan = kvx::plan<layout>(result.geometry, cache_parts<Spec>::columns, where);
+  result.plan = kvx::plan<layout>(result.geometry, cache_parts<Spec>::columns, where, spills, Spec::zones);
   require_range("geometry.rope.dims", result.geometry.rope.dims, 0, layout::shape.key_dim, where);
   std::vector<sequence_book::group> groups;
   for (const layer_group& g : result.plan.groups) groups.push_back({g.rules, page_pool(g.units)});

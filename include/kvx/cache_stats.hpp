@@ -35,7 +35,18 @@ struct cache_stats {
   std::int64_t column_bytes = 0;  ///< columns, always near
   std::int64_t far_bytes = 0;     ///< rows elsewhere
   std::int64_t rows_copied = 0;  ///< by copies on write and forks of slabs, since the cache was built; K and V of one layer count as one
-  std::int64_t near_bytes() const { return row_bytes + column_bytes; }
+  std::int64_t slot_bytes = 0;   ///< near copies of far rows that were selected lately
+
+  std::int64_t selected_near = 0;  ///< chosen rows since the cache was built, by where they were found: in a near page, in a slot, far
+  std::int64_t selected_hot = 0;
+  std::int64_t selected_far = 0;
+  std::int64_t near_bytes() const { return row_bytes + column_bytes + slot_bytes; }
+
+  /// Of the chosen rows of far pages, the part that was in a slot.
+  double hit_rate() const {
+    const std::int64_t all = selected_hot + selected_far;
+    return all > 0 ? static_cast<double>(selected_hot) / static_cast<double>(all) : 0;
+  }
 };
 
 /// Walks sequences and pools. Cost: O(sequences + groups).

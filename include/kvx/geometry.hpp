@@ -3,6 +3,7 @@
 
 #include <kvx/core/check.hpp>
 #include <kvx/core/digest.hpp>
+#include <kvx/layout/hot_rows.hpp>
 #include <kvx/layout/layer_kind.hpp>
 #include <kvx/sketch/balance.hpp>
 
@@ -21,6 +22,9 @@ namespace kvx {
 /// max_step_tokens   most new tokens of one step, over all its sequences; window layers hold so many more; 0: max_tokens
 /// rope              which channels of keys and queries the model's rotary embedding turns into each other; what is learned of channels is
 ///                   shared by such pairs. Left out where there is one, retrieval finds less (recall .957 for .983 on our example model)
+/// near_tokens, hot_rows   layouts with placement::offload_uva, on a device: tokens of all sequences whose rows lie near in layers that
+///                   retrieve, at least those of a step, its sinks and recent zones (0: all); slots of each such layer and KV head for far rows
+///                   that were selected lately
 /// rollback          tokens that `truncate` can always cut off a sequence whose window layers have freed old rows
 struct geometry {
   int layers = 0;
@@ -33,6 +37,8 @@ struct geometry {
   std::int64_t rollback = 64;
   rope_pairs rope = {};
   digest model = {};
+  std::int64_t near_tokens = 0;
+  int hot_rows = 1024;
 
   layer_kind kind(int layer) const {
     if (!kinds.empty()) return kinds[static_cast<std::size_t>(layer)];
@@ -50,6 +56,8 @@ inline void check(const geometry& g, call_site where) {
   require_range("geometry.max_tokens", g.max_tokens, 1, std::int64_t{1} << 40, where);
   require_range("geometry.max_sequences", g.max_sequences, 1, 1 << 20, where);
   require_range("geometry.max_step_tokens", g.max_step_tokens, 0, g.max_tokens, where);
+  require_range("geometry.near_tokens", g.near_tokens, 0, g.max_tokens, where);
+  require_range("geometry.hot_rows", g.hot_rows, 0, most_hot_rows, where);
   require_range("geometry.rollback", g.rollback, 0, std::int64_t{1} << 40, where);
   require(g.rope.channels == rope_pairs::order::none || g.rope.dims >= 2, "geometry.rope.dims is 0: say how many channels are rotary",
           where);

@@ -50,7 +50,7 @@ class host_runner {
 
   host_runner(const host& exec, const parts& of) : writer_(column_writer<Spec>(exec, of.spec)) {}
 
-  void plan(const host& exec, const parts& of, step_plan& step) {
+  void plan(const host& exec, const parts& of, step_plan& step, call_site) {
     step.workers = worker_count(exec);
     std::int64_t scratch = 0;
     for (std::size_t g = 0; g < of.plan.groups.size(); ++g)

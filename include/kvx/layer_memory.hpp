@@ -20,13 +20,17 @@ namespace kvx {
 /// group       the group of layers whose page ids it uses
 /// retrieves   it has columns
 /// ordinal     its number among the layers that retrieve
+/// row_group   whose table the rows lie under: the group's, or one beside all groups where rows may lie far
 /// bound       rows are there: always, but for an external layout that has not been told where they lie
 template <class E, std::size_t Columns>
 struct layer_memory {
   int group = 0;
+  int row_group = 0;
   bool retrieves = false;
   int ordinal = 0;
   bool bound = false;
+
+  bool may_be_far() const { return row_group != group; }
   row_view<E> rows;
   std::array<column_array, Columns> side{};
 };
@@ -45,11 +49,13 @@ auto place_layers(const geometry& g, const cache_plan& plan, const std::array<co
     auto& layer = layers.emplace_back();
     layer.group = plan.group_of[static_cast<std::size_t>(l)];
     layer.retrieves = g.kind(l).sees == layer_kind::attention::retrieve;
-    const std::int64_t pages = plan.groups[static_cast<std::size_t>(layer.group)].pages();
+    const layer_group& group = plan.groups[static_cast<std::size_t>(layer.group)];
+    const std::int64_t pages = group.pages(), near = group.row_pages(layer.retrieves);
+    layer.row_group = layer.retrieves && group.near_pages > 0 ? static_cast<int>(plan.groups.size()) : layer.group;
     if constexpr (Layout::owns_rows) {
-      layer.rows = Layout::rows(reinterpret_cast<E*>(first), pages, g.kv_heads);
+      layer.rows = Layout::rows(reinterpret_cast<E*>(first), near, g.kv_heads);
       layer.bound = true;
-      first += row_bytes<E>(Layout::shape, pages, g.kv_heads);
+      first += row_bytes<E>(Layout::shape, near, g.kv_heads);
     }
     if (!layer.retrieves) continue;
     layer.ordinal = retrieving++;

@@ -19,6 +19,8 @@ struct device {
   cudaStream_t stream = nullptr;
   int ordinal = 0;
   device_resource* memory = stream_ordered_memory();
+
+  static constexpr bool reads_far = true;  ///< kernels read host memory in place
 };
 
 /// Memory of this backend; throws what the resource throws.

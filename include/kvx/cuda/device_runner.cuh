@@ -55,7 +55,7 @@ class device_runner {
   device_runner& operator=(device_runner&&) = delete;
   ~device_runner() { encoder_.finish(home_); }
 
-  void plan(const device& exec, const parts& of, step_plan& step) {
+  void plan(const device& exec, const parts& of, step_plan& step, call_site) {
     require_uncaptured(exec);
     const auto now = std::make_shared<device_step>(vacant(exec, of));
     now->tokens = step.reserved.tokens;
