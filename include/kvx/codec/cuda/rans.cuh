@@ -40,6 +40,15 @@ struct rans_result {
   std::int64_t bytes = 0;
 };
 
+/// Values as they are; see read_stream.
+struct value_sink {
+  component_matrix<std::int16_t> values;
+  std::int16_t* out;
+
+  __device__ __forceinline__ void begin(std::int64_t c) { out = values.component(c); }
+  __device__ __forceinline__ void put(std::int32_t t, std::int32_t value) const { out[t] = static_cast<std::int16_t>(value); }
+};
+
 inline constexpr int rans_encode_threads = 256;
 
 template <int Threads>
@@ -48,10 +57,10 @@ __global__ void __launch_bounds__(Threads) rans_decode_kernel(const rans_decodin
   __shared__ std::uint32_t ring[ring_entries];
   const rans_decoding s = streams[blockIdx.x];
   const auto alphabet_of = [&](std::int64_t c) -> const symbol_lookup& { return s.model.tables[s.model.table_of[c]]; };
-  const auto emit = [&](std::int64_t c, std::int32_t t, std::int32_t v) { s.values.component(c)[t] = static_cast<std::int16_t>(v); };
+  value_sink sink{s.values, nullptr};
   const bool there = on_4(s.bytes);
   const status::code code =
-      there ? read_stream(s.bytes, s.size, s.model.components, s.values.tokens, alphabet_of, emit, ring) : status::code::unfit;
+      there ? read_stream(s.bytes, s.size, s.model.components, s.values.tokens, alphabet_of, sink, ring) : status::code::unfit;
   if (threadIdx.x == 0) results[blockIdx.x] = {code, s.size};
 }
 

@@ -95,15 +95,15 @@ __device__ inline bool take_escapes(unsigned lanes_of, const lane_entry& e, cons
 
 /// Decodes a stream by the lanes of a warp.
 ///
-/// shapes      stream from a multiple of 4 bytes on; alphabet_of(c) is the symbol_lookup of component c; emit(c, t, value) is called once a
-///             value, token t by lane t % 32
+/// shapes      stream from a multiple of 4 bytes on; alphabet_of(c) is the symbol_lookup of component c; sink.begin(c) is called by all
+/// lanes
+///             before the values of a component, sink.put(t, value) once a value, token t by lane t % 32
 /// exactness   the host's values
 /// cost        two shuffles, a vote and a look-up in shared memory one after the other for 32 values; words and alphabets are loaded ahead
 /// errors      truncated, corrupt: never a read outside the stream, never a value beyond +-32,767, never more steps than values
-template <class AlphabetOf, class Emit>
+template <class AlphabetOf, class Sink>
 __device__ __forceinline__ status::code read_stream(const std::byte* stream, std::int64_t size, std::int64_t components,
-                                                    std::int32_t tokens, const AlphabetOf& alphabet_of, const Emit& emit,
-                                                    std::uint32_t* ring) {
+                                                    std::int32_t tokens, const AlphabetOf& alphabet_of, Sink& sink, std::uint32_t* ring) {
   const int lane = lane_of_thread();
   const std::int32_t lanes = rans_lanes_of(components, tokens);
   const std::int64_t front = rans_header_bytes + 4 * lanes;
@@ -122,6 +122,7 @@ __device__ __forceinline__ status::code read_stream(const std::byte* stream, std
     const lane_entry e = next;
     const lane_decoder decoder(e);
     if (c + 1 < components) next.load(alphabet_of(c + 1));
+    sink.begin(c);
     for (std::int32_t first = 0; first < tokens; first += rans_lanes) {
       const std::int32_t t = first + lane;
       const bool active = t < tokens;
@@ -139,7 +140,7 @@ __device__ __forceinline__ status::code read_stream(const std::byte* stream, std
       value += e.offset;
       const unsigned escaped = __ballot_sync(all_lanes, active && symbol == e.escape);
       if (escaped != 0 && !take_escapes(escaped, e, escapes, end, value)) return status::code::corrupt;
-      if (active) emit(c, t, value);
+      if (active) sink.put(t, value);
     }
   }
   const bool whole = __all_sync(all_lanes, x == rans_least) != 0 && source.all_taken() && escapes == end;

@@ -1,0 +1,51 @@
+#pragma once
+// Where the features of a span lie: K or V rows of some layers and heads, in pages or in a matrix, and how keys are turned.
+
+#include <kvx/core/annotate.hpp>
+#include <kvx/core/element.hpp>
+#include <kvx/layout/row_view.hpp>
+#include <kvx/transform/cuda/turns.cuh>
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace kvx {
+
+/// Rows of consecutive tokens of one sequence; trivially copyable, all pointers the device's.
+///
+/// layers      K, or V, of every layer of the span in its order
+/// first_head, heads, dim   which heads of each layer, and the width of their rows: feature f is layer f / (heads dim), and so on
+/// pages       physical page of every page of the sequence; null: page p is page p
+/// first       position of token 0
+template <class E>
+struct span_rows {
+  const row_array<E>* layers = nullptr;
+  std::int32_t first_head = 0;
+  std::int32_t heads = 0;
+  std::int32_t dim = 0;
+  const std::int32_t* pages = nullptr;
+  std::int32_t page_tokens = 1;
+  std::int64_t first = 0;
+
+  /// The row of a head of the span, heads of all layers counted through.
+  KVX_HD constexpr E* row(std::int64_t t, std::int64_t head) const {
+    const std::int64_t position = first + t, page = position / page_tokens;
+    return layers[head / heads].at(pages != nullptr ? pages[page] : page, first_head + head % heads, position % page_tokens);
+  }
+};
+
+/// A matrix (tokens, features) as the one layer of such rows, to be brought to device memory: page_tokens is 1, pages null.
+template <class E>
+constexpr row_array<E> matrix_rows(E* data, std::int64_t token_stride, std::int64_t dim) {
+  return {data, token_stride, dim, 0};
+}
+
+/// How the keys of a span are turned, for every head of all its layers; null: not at all.
+struct device_span_turns {
+  const device_turns* heads = nullptr;
+
+  __device__ __forceinline__ device_turns of(std::int64_t head) const { return heads != nullptr ? heads[head] : device_turns{}; }
+};
+
+}  // namespace kvx
