@@ -41,9 +41,11 @@ class stored_sections {
     }();
   };
 
+  /// errors      usage_error: a codec that does not fit the cache
+  void divide(const cache_parts<Spec>& of, call_site where) { blocks_ = blocks_of(of.geometry, layout::shape, of.spec.codec, where); }
+
   /// Looks through the table for the first `tokens` tokens of the frame.
-  status index(const frame_view& frame, const cache_parts<Spec>& of, std::int64_t tokens, call_site where) {
-    blocks_ = blocks_of(of.geometry, layout::shape, of.spec.codec, where);
+  status index(const frame_view& frame, const cache_parts<Spec>& of, std::int64_t tokens) {
     rows_.assign(blocks_.size(), {});
     sides_.assign(static_cast<std::size_t>(of.geometry.layers), {});
     for (std::size_t i = 0; i < frame.sections.size(); ++i) {

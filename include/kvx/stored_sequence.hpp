@@ -42,6 +42,7 @@ class stored_sequence {
   status open(const host& exec, const cache_parts<Spec>& of, const S& from, const digest& key, const restore_options& options,
               call_site where) {
     if constexpr (!std::same_as<codec, raw>) require_calibration(of.spec.codec, where);
+    sections_.divide(of, where);
     status s = from.open(key, reader_);
     if (!s.ok()) return s;
     s = read_table(header_of(of));
@@ -49,7 +50,7 @@ class stored_sequence {
     require_range("restore: tokens", options.tokens, -1, std::int64_t{1} << 40, where);
     const auto stored = static_cast<std::int64_t>(frame_.header.tokens);
     tokens_ = options.tokens < 0 ? stored : std::min(options.tokens, stored);
-    s = sections_.index(frame_, of, tokens_, where);
+    s = sections_.index(frame_, of, tokens_);
     if (!s.ok()) return s;
     loaded_.resize(sections_.blocks().size());
     return read_ids(exec, of, options, where);

@@ -1,0 +1,162 @@
+// Retrieving caches: what a sequence has learned is stored with it, and codes are those of the saved one, rebuilt or stored.
+
+#include "stored.hpp"
+
+#include <support/feed.hpp>
+
+#include <kvx/kvx.hpp>
+#include <kvx/store/memory_store.hpp>
+#include <kvx/storing.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+using namespace kvx;
+using namespace kvx::test;
+
+template <std::uint64_t Seed>
+using retrieving =
+    cache<host, spec<paged<bf16, page_shape{.tokens = 16, .key_dim = 24, .value_dim = 16}, zones{.sink = 4, .local = 32}>,
+                     sign_buckets<key_sketch{.balance = 64, .seed = Seed}>, rsq_ip<4, tiers{.value_bits = 4, .tail = true}>>>;
+using usual = retrieving<1>;
+using turned_otherwise = retrieving<2>;
+
+const geometry three_layers{.layers = 3,
+                            .kv_heads = 2,
+                            .query_heads = 4,
+                            .max_tokens = 2000,
+                            .max_sequences = 5,
+                            .kinds = {layer_kind::retrieve(), layer_kind::dense(), layer_kind::retrieve()},
+                            .rope = {rope_pairs::order::interleaved, 16}};
+
+const host exec = one_thread();
+
+/// One step of these tokens whose queries are seen.
+template <class Cache>
+void learn(Cache& c, sequence s, const std::vector<token>& ids) {
+  step step = c.begin(exec, {{s, std::ssize(ids)}});
+  append_all(c, exec, step, ids);
+  observe_all(c, exec, step, ids);
+  c.commit(exec, step);
+}
+
+/// Rows and columns of a sequence, and what two more tokens retrieve.
+template <class Cache>
+std::vector<std::byte> all(Cache& c, sequence s) {
+  std::vector<std::byte> bytes = snapshot(c, s);
+  const std::vector<token> ids = tokens(9000, 2);
+  step step = c.begin(exec, {{s, 2}});
+  append_all(c, exec, step, ids);
+  for (const int layer : {0, 2}) {
+    const auto q = rows_of<float>(ids, part::query, layer, 4, 24);
+    std::vector<float> out(2 * 4 * 16);
+    c.attend(exec, step, layer, q.data(), out.data(), {.keep = 9, .path = attend_options::route::retrieve});
+    const std::size_t at = bytes.size();
+    bytes.resize(at + out.size() * sizeof(float));
+    std::memcpy(bytes.data() + at, out.data(), out.size() * sizeof(float));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("what is learned, before the balance is fixed and after, comes back, and goes on alike") {
+  for (const std::int64_t n : {0, 7, 8, 40, 63, 64, 95, 96, 200}) {
+    for (const bool columns : {false, true}) {
+      CAPTURE(n);
+      CAPTURE(columns);
+      usual a(exec, {}, three_layers), b(exec, {}, three_layers);
+      memory_store store;
+      const sequence s = a.open(exec);
+      learn(a, s, tokens(1, n));
+      save_well(a, exec, s, store, {.columns = columns});
+      const sequence t = restored_well(b, exec, store);
+      CHECK(all(a, s) == all(b, t));
+      CHECK(a.stats().balanced_sequences == b.stats().balanced_sequences);
+      for (usual* c : {&a, &b}) {
+        const sequence of = c == &a ? s : t;
+        learn(*c, of, tokens(500, 60));
+        if (n > 20) c->truncate(exec, of, 20);  // below what the balance is learned from: it is learned anew
+        learn(*c, of, tokens(700, 150));
+      }
+      CHECK(all(a, s) == all(b, t));
+      CHECK(a.stats().balanced_sequences == 1);
+      CHECK(b.stats().balanced_sequences == 1);
+    }
+  }
+}
+
+TEST_CASE("a prefix has learned what its tokens have taught, whole columns or not") {
+  usual a(exec, {}, three_layers), b(exec, {}, three_layers);
+  memory_store store;
+  const sequence s = a.open(exec);
+  learn(a, s, tokens(1, 300));
+  for (const bool columns : {false, true}) {
+    save_well(a, exec, s, store, {.columns = columns});
+    for (const std::int64_t n : {10, 63, 64, 100, 111, 112, 299}) {
+      CAPTURE(n);
+      const sequence part = a.fork(exec, s, n), t = restored_well(b, exec, store, {.tokens = n});
+      learn(a, part, tokens(800, 50));
+      learn(b, t, tokens(800, 50));
+      CHECK(all(a, part) == all(b, t));
+      a.close(exec, part);
+      b.close(exec, t);
+    }
+  }
+}
+
+TEST_CASE("layers of a balanced sequence can be used one by one") {
+  usual a(exec, {}, three_layers), b(exec, {}, three_layers);
+  memory_store store;
+  const sequence s = a.open(exec);
+  learn(a, s, tokens(1, 200));
+  for (const bool columns : {false, true}) {
+    save_well(a, exec, s, store, {.columns = columns});
+    auto r = b.restore_layers(exec, store, digest{});
+    REQUIRE(b.decode_layer(exec, r).ok());
+    CHECK(r.ready() == 1);
+    const std::vector<token> ids = tokens(9000, 1);
+    const auto q = rows_of<float>(ids, part::query, 0, 4, 24);
+    std::vector<float> out[2];
+    step steps[2] = {a.begin(exec, {{s, 1}}), b.begin(exec, {{r.of(), 1}})};
+    for (const int i : {0, 1}) {
+      usual& c = i == 0 ? a : b;
+      out[i].resize(4 * 16);
+      append_all(c, exec, steps[i], ids);
+      c.attend(exec, steps[i], 0, q.data(), out[i].data(), {.keep = 5, .path = attend_options::route::retrieve});
+    }
+    CHECK(out[0] == out[1]);
+    { const step dropped[2] = {std::move(steps[0]), std::move(steps[1])}; }
+    while (!r.done()) REQUIRE(b.decode_layer(exec, r).ok());
+    CHECK(all(a, s) == all(b, r.of()));
+  }
+}
+
+TEST_CASE("columns of another sketch are rebuilt; a frame without a balance gives one without queries") {
+  turned_otherwise a(exec, {}, three_layers);
+  usual b(exec, {}, three_layers), c(exec, {}, three_layers);
+  using plain = cache<host, spec<usual::layout>>;
+  plain dense(exec, {}, three_layers);
+  memory_store store;
+  const sequence s = a.open(exec), straight = b.open(exec);
+  learn(a, s, tokens(1, 200));
+  learn(b, straight, tokens(1, 200));
+  save_well(a, exec, s, store, {.columns = true});
+  const sequence t = restored_well(c, exec, store);
+  CHECK(all(b, straight) == all(c, t));
+
+  const sequence unseen = b.open(exec), rows = dense.open(exec);
+  feed(b, exec, unseen, tokens(1, 200));
+  feed(dense, exec, rows, tokens(1, 200));
+  save_well(dense, exec, rows, store, {});
+  auto r = c.restore_layers(exec, store, digest{});
+  REQUIRE(c.decode_layer(exec, r).ok());
+  CHECK(r.done());  // a balance that is learned from all layers' keys leaves none behind
+  CHECK(all(b, unseen) == all(c, r.of()));
+}
