@@ -1,5 +1,7 @@
 // The calibration file: round trips, every truncation and every flipped byte refused, and what contradicts itself named.
 
+#include <support/sample_calibration.hpp>
+
 #include <kvx/codec/calibration_file.hpp>
 
 #include <doctest/doctest.h>
@@ -13,49 +15,11 @@
 #include <vector>
 
 using namespace kvx;
-
-namespace {
-
-calibration sample(bool everything) {
-  std::mt19937 random(2);
-  calibration c;
-  c.shape = {.layers = 3, .kv_heads = 2, .key_dim = 4, .value_dim = 2};
-  c.turns = {rope{.pairs = {rope_pairs::order::halves, 4}, .base = 5e5}};
-  c.turn_of_layer = {0, 0, 0};
-  c.weighted = everything;
-  c.spans = blocks_of_layers(3, 2, 2);
-  for (std::size_t s = 0; s < 2; ++s) {
-    for (const bool is_key : {true, false}) {
-      span_basis b;
-      const auto features = static_cast<std::size_t>(c.spans[s].features(is_key ? 4 : 2));
-      const std::size_t rank = 3;
-      for (std::size_t i = 0; i < features; ++i) b.mean.push_back(static_cast<float>(random() % 100));
-      for (std::size_t i = 0; i < features * rank; ++i) b.basis.push_back(round_to<half>(static_cast<float>(random() % 100) / 100));
-      for (std::size_t i = 0; i < rank; ++i) b.scales.push_back({static_cast<std::int16_t>(100 - 40 * i), static_cast<std::uint8_t>(i)});
-      if (everything) {
-        b.weights.assign(features, .5f);
-        b.outputs.assign(features * 2, half{0x3c00});
-        b.plan.runs = {{1, 4}, {1, 2}};
-        symbol_frequencies f;
-        f.of[0] = 4096;
-        b.levels = {f, f};
-      }
-      (is_key ? c.keys : c.values).push_back(b);
-    }
-  }
-  if (everything) {
-    c.key_predictor = {5, 2, std::vector<half>(20, half{0x3800})};
-    c.value_predictor = c.key_predictor;
-  }
-  c.costs = {{-300, 0, 50, 1, 2}, {-200, 0, 30, 2, 4}, {-100, 0, 20, 4, 8}};
-  return c;
-}
-
-}  // namespace
+using namespace kvx::test;
 
 TEST_CASE("a calibration comes back as it was, with and without its optional parts") {
   for (const bool everything : {false, true}) {
-    const calibration c = sample(everything);
+    const calibration c = sample_calibration(everything);
     CHECK(check_calibration(c).ok());
     const auto bytes = write_calibration(c);
     calibration back;
@@ -63,12 +27,12 @@ TEST_CASE("a calibration comes back as it was, with and without its optional par
     CHECK(back == c);
     CHECK(fingerprint(back) == fingerprint(c));
   }
-  CHECK(!(fingerprint(sample(true)) == fingerprint(sample(false))));
+  CHECK(!(fingerprint(sample_calibration(true)) == fingerprint(sample_calibration(false))));
 }
 
 TEST_CASE("every truncation, every flipped byte and bytes behind the end are refused, and nothing is changed") {
-  const auto bytes = write_calibration(sample(true));
-  const calibration before = sample(false);
+  const auto bytes = write_calibration(sample_calibration(true));
+  const calibration before = sample_calibration(false);
   for (std::size_t n = 0; n < bytes.size(); ++n) {
     calibration c = before;
     CHECK_FALSE(read_calibration(std::span(bytes).first(n), c).ok());
@@ -89,16 +53,13 @@ TEST_CASE("every truncation, every flipped byte and bytes behind the end are ref
 
 TEST_CASE("damage that the checksum agrees with is found, at every byte") {
   // As an attacker would: the checksum is made anew. Whatever is read is then sound, or refused.
-  const auto bytes = write_calibration(sample(true));
+  const auto bytes = write_calibration(sample_calibration(true));
   std::mt19937 random(1);
   for (std::size_t i = sizeof(calibration_file_header); i < bytes.size(); ++i) {
     for (int trial = 0; trial < 2; ++trial) {
       auto changed = bytes;
       changed[i] = trial == 0 ? std::byte{0xff} : static_cast<std::byte>(random());
-      calibration_file_header header;
-      std::memcpy(&header, changed.data(), sizeof header);
-      header.body_checksum = checksum(std::span(changed).subspan(sizeof header));
-      std::memcpy(changed.data(), &header, sizeof header);
+      mend_calibration(changed);
       calibration c;
       const status s = read_calibration(changed, c);
       CHECK((!s.ok() || check_calibration(c).ok()));
@@ -108,7 +69,7 @@ TEST_CASE("damage that the checksum agrees with is found, at every byte") {
 
 TEST_CASE("what contradicts itself is named") {
   const auto refused = [](const auto& change, const std::string& field) {
-    calibration c = sample(true);
+    calibration c = sample_calibration(true);
     change(c);
     const status s = check_calibration(c);
     CHECK(s == status::code::corrupt);
@@ -136,7 +97,7 @@ TEST_CASE("what contradicts itself is named") {
 }
 
 TEST_CASE("steps for a ratio, an error and a KL lie between the measured ones") {
-  const calibration c = sample(true);
+  const calibration c = sample_calibration(true);
   CHECK(cost_at(c, -200).bits == 30);
   CHECK(static_cast<double>(cost_at(c, -250).bits) == doctest::Approx(std::sqrt(50.0 * 30)));
   CHECK(cost_at(c, -1000) == c.costs.front());
@@ -146,6 +107,6 @@ TEST_CASE("steps for a ratio, an error and a KL lie between the measured ones") 
   CHECK(step_for_error(c, 6) == -200);
   CHECK(step_for_error(c, 1e9) == -100);
   CHECK(step_for_kl(c, expected_kl(cost_at(c, -200))) == -200);
-  CHECK_THROWS_AS(static_cast<void>(step_for_kl(sample(false), 1)), usage_error);
+  CHECK_THROWS_AS(static_cast<void>(step_for_kl(sample_calibration(false), 1)), usage_error);
   CHECK_THROWS_AS(static_cast<void>(step_for_ratio(c, 0)), usage_error);
 }

@@ -167,6 +167,21 @@ TEST_CASE("alphabets of counts, without an escape: widths of two to eight bits")
   }
 }
 
+TEST_CASE("one symbol that is all there is: no word, whichever symbol, whatever the number of tokens") {
+  for (const std::int32_t tokens : {1, 31, 32, 70}) {
+    stream_case s(alphabet_size, tokens);
+    for (int symbol = 0; symbol < alphabet_size; ++symbol) {
+      std::uint64_t counts[alphabet_size] = {};
+      counts[symbol] = 5;
+      s.lookups.push_back(make_lookup(normalised(counts), {-7, 255, 0}));
+      s.table_of[static_cast<std::size_t>(symbol)] = static_cast<std::uint16_t>(symbol);
+      for (std::int32_t t = 0; t < tokens; ++t) s.at(symbol, t) = static_cast<std::int16_t>(symbol - 7);
+    }
+    check_round_trip(s);
+    CHECK(s.encoded().size() == static_cast<std::size_t>(rans_header_bytes + 4 * std::min(tokens, rans_lanes)));
+  }
+}
+
 TEST_CASE("a stream is as long as its alphabets say, within one in a hundred") {
   for (const double scale : {.5, 2.0, 20.0, 500.0}) {
     const stream_case s = coefficients(400, 256, scale, 11);
