@@ -68,20 +68,21 @@ static_assert([] {
   return promoted > 90 && promoted < 160;  // 123 of 4,096
 }());
 
-/// Whether links of the tree are kept: the search follows them, and packings of cells need them.
+/// Whether links of the tree are kept: the search follows them, and the packing of cells reads them.
 KVX_HD constexpr bool keeps_links(const dci_shape& s) {
-  return s.rank == dci_shape::ranking::best_member || s.pack == dci_shape::packing::projection || s.pack == dci_shape::packing::greedy;
+  return s.rank == dci_shape::ranking::best_member || s.pack == dci_shape::packing::projection;
 }
 KVX_HD constexpr bool keeps_means(const dci_shape& s) {
   return s.rank == dci_shape::ranking::mean_key || s.rank == dci_shape::ranking::mean_then_member ||
          s.rank == dci_shape::ranking::two_level_means;
 }
+KVX_HD constexpr bool keeps_block_means(const dci_shape& s) { return s.rank == dci_shape::ranking::two_level_means; }
 
 /// Columns of an index, in this order; those that it has not have blocks of 0 bytes. The block of page j of a block of tokens is that of
 /// its j-th page in time order; all are a pure function of the rows of the sequence up to the end of the block, and of the query metric.
 ///
 /// members     see packed_page
-/// means       [D] bf16: the mean of the page's members
+/// means       [D] bf16: the mean of the page's members; two_level_means: [2][D], and in the first page of a block the mean of the block
 /// links       [P] int32, slots in time order: the position of each token's parent, no_parent, or not_in_tree
 enum dci_column : std::uint8_t { column_members, column_member_means, column_links, dci_column_count };
 
@@ -127,7 +128,7 @@ struct packed_page {
 constexpr std::array<column, dci_column_count> dci_columns(const dci_shape& s, page_shape page) {
   std::array<column, dci_column_count> result;
   result[column_members].block_bytes = packed_page::block_bytes(s, page.tokens);
-  result[column_member_means].block_bytes = keeps_means(s) ? std::int64_t{2} * page.key_dim : 0;
+  result[column_member_means].block_bytes = keeps_means(s) ? std::int64_t{2} * (keeps_block_means(s) ? 2 : 1) * page.key_dim : 0;
   result[column_links].block_bytes = keeps_links(s) ? std::int64_t{4} * page.tokens : 0;
   return result;
 }

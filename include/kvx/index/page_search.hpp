@@ -13,18 +13,24 @@ namespace kvx {
 /// Breadth of one search; per call.
 ///
 /// pages       at most so many are found
-/// beam        best_member: tokens of a level whose children are looked at; 0: default_beam(); from the number of tokens on, all are
-/// probes      mean_then_member: pages whose tokens are looked at; two_level_means: blocks whose pages are; 0: default_probes()
-/// rule        how the heads of a group rank together
+/// beam        best_member: tokens of level 1 whose children are looked at, and upper_breadth times as many above; 0: default_beam(); from
+/// the number of tokens on, all are probes      mean_then_member: pages whose tokens are looked at; two_level_means: blocks whose pages
+/// are; 0: default_probes() rule        how the heads of a group rank a page, a token of a beam, a mean together interleave  instead of the
+/// rule's best pages, each head's best, second best, ..., until so many are found source      interleave: IceCache (arXiv 2604.10539);
+/// measured.md section 2: the softmax sum captures more
 struct page_search {
   int pages = 12;
   int beam = 0;
   int probes = 0;
-  group_rule rule;
+  group_rule rule = {};
+  bool interleave = false;
 };
 
 /// Sixteen, and of long sequences one token of 500.
 KVX_HD constexpr std::int64_t default_beam(std::int64_t tokens) { return tokens < 8000 ? 16 : tokens / 500; }
+
+/// Above level 1, so many times the beam are followed: there are few tokens, and what is lost there is lost for good.
+inline constexpr std::int64_t upper_breadth = 4;
 
 /// mean_then_member: eight pages for each that is found. two_level_means: an eighth of the blocks, at least four.
 KVX_HD constexpr std::int64_t default_probes(const dci_shape& s, std::int64_t tokens, std::int64_t pages) {

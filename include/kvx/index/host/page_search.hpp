@@ -1,0 +1,388 @@
+#pragma once
+// Search for semantic pages on the host: a beam through the tree, means, or all tokens; then pages by their best member.
+
+#include <kvx/backend/host.hpp>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/element.hpp>
+#include <kvx/core/math.hpp>
+#include <kvx/core/scratch_parts.hpp>
+#include <kvx/core/tensor_view.hpp>
+#include <kvx/index/dci_head.hpp>
+#include <kvx/index/dci_lists.hpp>
+#include <kvx/index/dci_tree.hpp>
+#include <kvx/index/host/group_rule.hpp>
+#include <kvx/index/page_search.hpp>
+#include <kvx/layout/host/row_logits.hpp>
+#include <kvx/sketch/host/top_k.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvx {
+
+namespace host_pages {
+
+/// Where a search keeps its numbers. Memory is touched where it is used.
+struct search_parts {
+  float* key_queries;       // (G, row_query_pitch)
+  float* mean_queries;      // (G, row_query_pitch)
+  std::int32_t* ids;        // (tokens) of one level
+  std::int32_t* roots;      // (tokens) children of the root
+  std::int32_t* beam;       // (tokens) positions of a selection
+  float* logits;            // (G, tokens) of one level
+  std::int32_t* slots;      // (pages) place of a page in what follows, -1: no member of it has been seen
+  float* page_logits;       // (G, pages) of the best member
+  float* ordered;           // (G, pages) the same by page
+  std::int32_t* touched;    // (pages)
+  std::int32_t* by_head;    // (G, pages) the best of each head
+  float* scores;            // (tokens)
+  std::byte* group;
+  std::int64_t group_bytes;
+
+  search_parts(scratch_parts& s, page_shape page, int heads, std::int64_t tokens, group_rule rule) {
+    const std::int64_t pages = ceil_div(tokens, page.tokens), all = std::max(tokens, pages), pitch = row_query_pitch(page.key_dim);
+    key_queries = s.take<float>(heads * pitch);
+    mean_queries = s.take<float>(heads * pitch);
+    ids = s.take<std::int32_t>(all);
+    roots = s.take<std::int32_t>(all);
+    beam = s.take<std::int32_t>(all);
+    logits = s.take<float>(heads * all);
+    slots = s.take<std::int32_t>(pages);
+    page_logits = s.take<float>(heads * pages);
+    ordered = s.take<float>(heads * pages);
+    touched = s.take<std::int32_t>(pages);
+    by_head = s.take<std::int32_t>(heads * pages);
+    scores = s.take<float>(all);
+    group_bytes = group_scores_scratch(host{}, rule, heads, all);
+    group = s.take<std::byte>(group_bytes);
+  }
+};
+
+/// One search.
+template <class E, class MemberLogits>
+class finder {
+ public:
+  finder(const dci_shape& shape, const dci_head<E>& of, const page_query& query, const page_search& options, const MemberLogits& members,
+         const search_parts& parts)
+      : shape_(shape),
+        of_(of),
+        query_(query),
+        options_(options),
+        members_(members),
+        at_(parts),
+        group_(static_cast<int>(query.queries.extents[0])),
+        page_tokens_(of.rows.page_tokens),
+        first_page_(query.begin / page_tokens_),
+        pages_(query.end / page_tokens_ - first_page_) {}
+
+  page_search_result result() const { return result_; }
+
+  /// Every token of the zone.
+  void look_at_all() {
+    std::int64_t count = 0;
+    for (std::int64_t page = first_page_; page < first_page_ + pages_; ++page) {
+      for (std::int64_t slot = 0; slot < page_tokens_; ++slot) at_.ids[count++] = static_cast<std::int32_t>(page * page_tokens_ + slot);
+    }
+    look_at(count);
+  }
+
+  /// From the top of the tree down: the children of the best tokens of the level above.
+  void descend(const dci_cells& cells, std::int64_t breadth) {
+    std::int64_t roots = 0, best = 0;
+    for (std::int32_t t = cells.root; t >= 0; t = cells.sibling[t]) {
+      if (t < query_.end) at_.roots[roots++] = t;
+    }
+    std::sort(at_.roots, at_.roots + roots, [&](std::int32_t a, std::int32_t b) {
+      const int x = level_of(shape_, a), y = level_of(shape_, b);
+      return x != y ? x > y : a < b;
+    });
+    std::int64_t root = 0;
+    for (int level = roots > 0 ? level_of(shape_, at_.roots[0]) : -1; level >= 0; --level) {
+      std::int64_t count = 0;
+      for (std::int64_t i = 0; i < best; ++i) {  // at_.beam holds tokens of the level above
+        for (std::int32_t t = cells.child[at_.beam[i]]; t >= 0; t = cells.sibling[t]) {
+          if (t < query_.end) at_.ids[count++] = t;
+        }
+      }
+      for (; root < roots && level_of(shape_, at_.roots[root]) == level; ++root) at_.ids[count++] = at_.roots[root];
+      if (level > 0) std::sort(at_.ids, at_.ids + count);  // equal ones: the lowest position first
+      look_at(count);
+      if (level == 0) break;
+      best = select(logits(count), level == 1 ? breadth : upper_breadth * breadth, at_.beam);
+      for (std::int64_t i = 0; i < best; ++i) at_.beam[i] = at_.ids[at_.beam[i]];
+    }
+  }
+
+  /// Logits of the means of all pages of the zone that have a member. Returns how many; at_.ids holds them, counted from its first.
+  std::int64_t look_at_means() {
+    std::int64_t count = 0;
+    for (std::int64_t j = 0; j < pages_; ++j) {
+      if (of_.packed(shape_, first_page_ + j).count() > 0) at_.ids[count++] = static_cast<std::int32_t>(j);
+    }
+    return means_of_pages(count);
+  }
+
+  /// The same of the pages of the best `blocks` blocks.
+  std::int64_t look_at_means_of_blocks(std::int64_t blocks) {
+    const std::int64_t pages_of_block = shape_.block / page_tokens_;
+    std::int64_t count = 0;
+    for (std::int64_t b = query_.begin / shape_.block; b < query_.end / shape_.block; ++b)
+      at_.ids[count++] = static_cast<std::int32_t>(b * pages_of_block);
+    row_logits<bf16>(
+        mean_queries_, 0, count, [&](std::int64_t i) { return of_.mean_of(at_.ids[i]) + of_.rows.key_dim; }, logits(count));
+    result_.means += count;
+    const std::int64_t best = select(logits(count), blocks, at_.beam);
+    for (std::int64_t i = 0; i < best; ++i) at_.roots[i] = at_.ids[at_.beam[i]];
+    count = 0;
+    for (std::int64_t i = 0; i < best; ++i) {
+      for (std::int64_t j = at_.roots[i]; j < at_.roots[i] + pages_of_block; ++j) {
+        if (j >= first_page_ && of_.packed(shape_, j).count() > 0) at_.ids[count++] = static_cast<std::int32_t>(j - first_page_);
+      }
+    }
+    return means_of_pages(count);
+  }
+
+  /// The best `wanted` of `count` pages whose means were looked at: to at_.beam. Returns how many.
+  std::int64_t select_means(std::int64_t count, std::int64_t wanted) {
+    const std::int64_t best = select(logits(count), wanted, at_.beam);
+    for (std::int64_t i = 0; i < best; ++i) at_.beam[i] = at_.ids[at_.beam[i]];
+    return best;
+  }
+
+  /// The members of `count` pages in at_.beam.
+  void look_at_members(std::int64_t count) {
+    std::int64_t n = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t j = first_page_ + at_.beam[i], block = j * page_tokens_ / shape_.block * shape_.block;
+      const packed_page page = of_.packed(shape_, j);
+      for (int m = 0; m < page.count(); ++m) at_.ids[n++] = static_cast<std::int32_t>(block + page.member(m));
+    }
+    look_at(n);
+  }
+
+  /// The best pages among those whose members were seen, best first.
+  void rank_members(std::span<std::int32_t> out) {
+    std::int64_t count = 0;
+    for (std::int64_t j = 0; j < pages_; ++j) {
+      const std::int32_t slot = at_.slots[j];
+      if (slot < 0) continue;
+      for (int g = 0; g < group_; ++g) at_.ordered[g * pages_ + count] = at_.page_logits[g * pages_ + slot];
+      at_.touched[count++] = static_cast<std::int32_t>(j);
+    }
+    tensor_view<float, 2> by_page(at_.ordered, group_, pages_);
+    by_page.extents[1] = count;
+    rank(by_page, at_.touched, out);
+  }
+
+  /// The best of `count` pages whose means were looked at, best first.
+  void rank_means(std::int64_t count, std::span<std::int32_t> out) { rank(logits(count), at_.ids, out); }
+
+  void start() { std::fill_n(at_.slots, pages_, -1); }
+  void prepare_keys() { key_queries_ = prepare_row_queries<E>(query_.queries, query_.scale, at_.key_queries); }
+  void prepare_means() { mean_queries_ = prepare_row_queries<bf16>(query_.queries, query_.scale, at_.mean_queries); }
+
+ private:
+  tensor_view<float, 2> logits(std::int64_t count) const { return tensor_view<float, 2>(at_.logits, group_, count); }
+
+  /// Scores the tokens at_.ids (count) and gives each page the logits of its best.
+  void look_at(std::int64_t count) {
+    const std::span<const std::int32_t> ids(at_.ids, static_cast<std::size_t>(count));
+    const tensor_view<float, 2> scored = logits(count);
+    members_(key_queries_, ids, scored);
+    result_.keys += count;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t j = of_.semantic_page(shape_, at_.ids[i]) - first_page_;
+      if (j < 0) continue;
+      std::int32_t& slot = at_.slots[j];
+      if (slot < 0) {
+        slot = static_cast<std::int32_t>(used_++);
+        for (int g = 0; g < group_; ++g) at_.page_logits[g * pages_ + slot] = -infinity;
+      }
+      for (int g = 0; g < group_; ++g) {
+        float& best = at_.page_logits[g * pages_ + slot];
+        best = std::max(best, *scored.at(g, i));  // NaN changes nothing
+      }
+    }
+  }
+
+  /// Positions of the `wanted` best columns by the rule, ascending. Returns how many.
+  std::int64_t select(tensor_view<float, 2> of, std::int64_t wanted, std::int32_t* positions) {
+    const std::int64_t count = of.extents[1];
+    if (count == 0) return 0;
+    const std::span scores(at_.scores, static_cast<std::size_t>(count));
+    group_scores(alone_, options_.rule, read_only(of), resident(), scores, {at_.group, static_cast<std::size_t>(at_.group_bytes)});
+    return top_k<std::int32_t>(alone_, scores, wanted, {positions, static_cast<std::size_t>(count)}).taken;
+  }
+
+  std::span<const float> resident() const {
+    return query_.resident == nullptr ? std::span<const float>() : std::span(query_.resident, static_cast<std::size_t>(group_));
+  }
+
+  std::int64_t means_of_pages(std::int64_t count) {
+    row_logits<bf16>(
+        mean_queries_, 0, count, [&](std::int64_t i) { return of_.mean_of(first_page_ + at_.ids[i]); }, logits(count));
+    result_.means += count;
+    return count;
+  }
+
+  /// The best pages of columns that are pages `j`, ascending.
+  void rank(tensor_view<float, 2> by_page, const std::int32_t* j, std::span<std::int32_t> out) {
+    const std::int64_t wanted = std::min<std::int64_t>(options_.pages, static_cast<std::int64_t>(out.size()));
+    for (int g = 0; g < group_; ++g) {
+      for (std::int64_t i = 0; i < by_page.extents[1]; ++i) {
+        float& x = *by_page.at(g, i);
+        if (x == -infinity) x = quiet_nan;  // no member of it can be found
+      }
+    }
+    result_.found = options_.interleave ? interleave(by_page, wanted, out) : best_first(by_page, wanted, out);
+    for (std::int64_t i = 0; i < result_.found; ++i)
+      out[static_cast<std::size_t>(i)] = j[out[static_cast<std::size_t>(i)]] + static_cast<std::int32_t>(first_page_);
+  }
+
+  std::int64_t best_first(tensor_view<float, 2> by_page, std::int64_t wanted, std::span<std::int32_t> out) {
+    const std::int64_t taken = select(by_page, wanted, at_.beam);
+    std::copy(at_.beam, at_.beam + taken, out.begin());
+    sort_by(at_.scores, out.first(static_cast<std::size_t>(taken)));
+    return taken;
+  }
+
+  /// Rank by rank, head by head, each page once.
+  std::int64_t interleave(tensor_view<float, 2> by_page, std::int64_t wanted, std::span<std::int32_t> out) {
+    const std::int64_t count = by_page.extents[1];
+    if (count == 0) return 0;
+    std::int64_t taken[most_row_queries], found = 0;
+    const auto of_head = [&](int g) { return at_.by_head + g * pages_; };
+    for (int g = 0; g < group_; ++g) {
+      const std::span<const float> scores(by_page.at(g, 0), static_cast<std::size_t>(count));
+      const std::span best(of_head(g), static_cast<std::size_t>(std::min(wanted, count)));
+      taken[g] = top_k<std::int32_t>(alone_, scores, wanted, best).taken;
+      sort_by(scores.data(), best.first(static_cast<std::size_t>(taken[g])));
+    }
+    for (std::int64_t r = 0; r < wanted; ++r) {
+      for (int g = 0; g < group_ && found < wanted; ++g) {
+        if (r >= taken[g]) continue;
+        const std::int32_t page = of_head(g)[r];
+        const auto end = out.begin() + static_cast<std::ptrdiff_t>(found);
+        if (std::find(out.begin(), end, page) == end) out[static_cast<std::size_t>(found++)] = page;
+      }
+    }
+    return found;
+  }
+
+  static void sort_by(const float* scores, std::span<std::int32_t> pages) {
+    std::sort(pages.begin(), pages.end(),
+              [&](std::int32_t a, std::int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
+  }
+
+  const host alone_{.threads = 1};
+  const dci_shape& shape_;
+  const dci_head<E>& of_;
+  const page_query& query_;
+  const page_search& options_;
+  const MemberLogits& members_;
+  search_parts at_;
+  int group_;
+  std::int64_t page_tokens_, first_page_, pages_;
+  std::int64_t used_ = 0;
+  row_queries key_queries_, mean_queries_;
+  page_search_result result_;
+};
+
+}  // namespace host_pages
+
+/// Bytes of scratch that search_pages needs for zones that end at or before `tokens`, at an address that is a multiple of 64.
+inline std::int64_t search_pages_bytes(page_shape page, int group, std::int64_t tokens, const page_search& options) {
+  scratch_parts s;
+  host_pages::search_parts(s, page, group, tokens, options.rule);
+  return s.used;
+}
+
+/// The semantic pages that a group of queries looks for, on the caller's thread.
+///
+/// what        see dci_shape::ranking; a page's logits are, head by head, those of its best member that was seen. Without tree or means
+///             (coded_member) all tokens are seen
+/// shapes      cells: read by best_member alone; out: room for options.pages logical page ids
+/// members     members(row_queries, ids span, logits (G, ids)) writes the logits of tokens; one that can't be found gets NaN
+/// exactness   selections of two instruction sets may differ among pages whose scores are as close as float sums are
+/// errors      usage_error: shapes that do not fit, a zone that is no whole pages or ends beyond the lists
+template <element E, class MemberLogits>
+page_search_result search_pages(const host&, const dci_shape& shape, const dci_head<E>& of, const dci_cells& cells, const page_query& query,
+                                const page_search& options, const MemberLogits& members, std::span<std::int32_t> out,
+                                std::span<std::byte> scratch, call_site where = call_site::here()) {
+  const int P = of.rows.page_tokens;
+  const auto group = static_cast<int>(query.queries.extents[0]);
+  require(is_valid(shape, P), "search_pages: the block must be whole pages, at most 65,536 tokens", where);
+  require_range("search_pages: heads of the group", group, 1, most_row_queries, where);
+  require_shape("search_pages: queries", query.queries, {group, of.rows.key_dim}, where);
+  require_range("search_pages: pages", options.pages, 0, INT32_MAX, where);
+  require_range("search_pages: begin", query.begin, 0, query.end, where);
+  require_range("search_pages: end", query.end, 0, INT32_MAX, where);
+  require(query.begin % P == 0 && query.end % shape.block == 0, "search_pages: a zone begins with a page and ends with a block", where);
+  const bool tree = shape.rank == dci_shape::ranking::best_member;
+  if (tree) require_range("search_pages: end of the zone", query.end, 0, cells.tokens, where);
+  const page_shape page{P, of.rows.key_dim, of.rows.value_dim};
+  require(static_cast<std::int64_t>(scratch.size()) >= search_pages_bytes(page, group, query.end, options) &&
+              reinterpret_cast<std::uintptr_t>(scratch.data()) % 64 == 0,
+          "search_pages: scratch is smaller than search_pages_bytes, or not aligned to 64 bytes", where);
+  if (query.begin == query.end || options.pages == 0 || out.empty()) return {};
+
+  scratch_parts memory{scratch.data()};
+  const host_pages::search_parts parts(memory, page, group, query.end, options.rule);
+  host_pages::finder<E, MemberLogits> find(shape, of, query, options, members, parts);
+  find.start();
+  find.prepare_keys();
+  const std::int64_t zone = query.end - query.begin;
+  const std::int64_t probes = options.probes > 0 ? options.probes : default_probes(shape, zone, options.pages);
+  switch (shape.rank) {
+    case dci_shape::ranking::best_member: find.descend(cells, options.beam > 0 ? options.beam : default_beam(zone)); break;
+    case dci_shape::ranking::coded_member: find.look_at_all(); break;
+    case dci_shape::ranking::mean_then_member:
+      find.prepare_means();
+      find.look_at_members(find.select_means(find.look_at_means(), probes));
+      break;
+    case dci_shape::ranking::mean_key:
+      find.prepare_means();
+      find.rank_means(find.look_at_means(), out);
+      return find.result();
+    case dci_shape::ranking::two_level_means:
+      find.prepare_means();
+      find.rank_means(find.look_at_means_of_blocks(probes), out);
+      return find.result();
+  }
+  find.rank_members(out);
+  return find.result();
+}
+
+/// The same, with exact inner products.
+template <element E>
+page_search_result search_pages(const host& exec, const dci_shape& shape, const dci_head<E>& of, const dci_cells& cells,
+                                const page_query& query, const page_search& options, std::span<std::int32_t> out,
+                                std::span<std::byte> scratch, call_site where = call_site::here()) {
+  const auto exact_members = [&](const row_queries& q, std::span<const std::int32_t> ids, tensor_view<float, 2> logits) {
+    row_logits<E>(
+        q, 0, static_cast<std::int64_t>(ids.size()), [&](std::int64_t i) { return of.key(ids[static_cast<std::size_t>(i)]); }, logits);
+  };
+  return search_pages(exec, shape, of, cells, query, options, exact_members, out, scratch, where);
+}
+
+/// The tokens of semantic pages: members that can be found, ascending.
+///
+/// shapes      pages (n), each once, in any order; ids: room for n P
+/// returns     how many
+template <class E>
+std::int64_t tokens_of(const dci_shape& shape, const dci_head<E>& of, std::span<const std::int32_t> pages, std::int32_t* ids) {
+  std::int64_t count = 0;
+  for (const std::int32_t j : pages) {
+    const std::int64_t block = static_cast<std::int64_t>(j) * of.rows.page_tokens / shape.block * shape.block;
+    const packed_page page = of.packed(shape, j);
+    for (int i = 0; i < page.count(); ++i) ids[count++] = static_cast<std::int32_t>(block + page.member(i));
+  }
+  std::sort(ids, ids + count);
+  return count;
+}
+
+}  // namespace kvx
