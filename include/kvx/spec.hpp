@@ -57,10 +57,7 @@ struct spec {
   }();
 
   /// How tokens take part whose rows are not read.
-  static constexpr tiers others = [] {
-    if constexpr (requires { Reranker::others; }) return tiers{Reranker::others};
-    return tiers{};
-  }();
+  static constexpr tiers others = tiers_of<Reranker>();
   static_assert(!any(others) || (reads_sketch<Index> && sketch.centre && sketch.norms),
                 "spec: tiers need key sketches with centre and norms, as sign_buckets<> has them");
 

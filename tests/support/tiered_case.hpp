@@ -316,6 +316,8 @@ class tiered_case : public retrieve_case {
   }
 
   std::array<std::vector<std::byte>, value_column_count> value_bytes_;
+
+ protected:
   value_columns values_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/math.hpp>
+#include <kvx/rerank/tiers.hpp>
 
 #include <cstdint>
 
@@ -19,7 +20,14 @@ struct tier_options {
   bool coded = true;
   bool tail = true;
   float skip = .125f;
+
+  KVX_HD constexpr bool any() const { return coded || tail; }
 };
+
+/// Those that a call wants and a composition has.
+constexpr tier_options tiers_used(const tiers& kept, const tier_options& wanted) {
+  return {kept.value_bits > 0 && wanted.coded, kept.tail && wanted.tail, wanted.skip};
+}
 
 /// A page with fewer tokens left than this, once its candidates are taken out, has no tail: what is left is taken as coded, since the
 /// mean of few is too rough when it is found by taking many away. Where no rows are coded it counts nothing.

@@ -55,7 +55,8 @@ attend_memory run_memory(const device& exec, const cache_parts<Spec>& of, std::i
   using reranker = typename Spec::reranker_type;
   return attend_retrieved_scratch<reranker>(exec, Spec::sketch, Spec::index_type::scoring, Spec::zones, Spec::layout_type::shape,
                                             of.layers[0].rows, of.geometry.query_heads, tokens, longest,
-                                            {options.keep, options.breadth, options.scale, options.soft_cap}, short_below<Spec>(options));
+                                            {options.keep, options.breadth, options.scale, options.soft_cap, options.others},
+                                            short_below<Spec>(options));
 }
 
 /// Tokens that a sequence may have: those of the largest pool that keeps them all. With windows alone nothing bounds a sequence, and graphs
@@ -158,6 +159,7 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const step_pl
         if (of.balances.on()) from.balances = at.balances + run.entry;
         if (learns && !routes.dense) from.samples = at.samples + run.token;
         from.learned_at = of.balances.rules().at(place.ordinal);
+        from.values = value_columns_of(place.side);
         const auto rows = [&](auto view) {
           view.data = view.data != nullptr ? view.at(run.token, 0, 0) : nullptr;
           view.extents[0] = run.tokens;
@@ -167,7 +169,7 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const step_pl
         if (sums.data != nullptr) sums.data = lse.at(run.token, 0);
         sums.extents[0] = run.tokens;
         attend_retrieved<Spec::layout_type::shape, E, T>(exec, from, Spec::index_type::scoring, of.spec.reranker, rows(q), rows(out), sums,
-                                                         {options.keep, options.breadth, options.scale, options.soft_cap},
+                                                         {options.keep, options.breadth, options.scale, options.soft_cap, options.others},
                                                          routes.shorter ? short_below<Spec>(options) - 1 : 0, scratch.bytes.span(),
                                                          scratch.counter_span(), where);
       }

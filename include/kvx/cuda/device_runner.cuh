@@ -45,7 +45,7 @@ class device_runner {
   static_assert(layout::owns_rows, "an external layout is for the host: the device's rows lie in pages of the cache");
   static_assert(parts::columns.size() == 0 || reads_sketch<typename Spec::index_type>,
                 "on the device an index has the columns of a key sketch, or none");
-  static_assert(!any(Spec::others), "tiers are for the host: on the device, tokens take part by their rows or not at all");
+  static_assert(!any(Spec::others) || layout::shape.tokens <= most_tile_members, "tiers on the device: pages of at most 1,024 tokens");
 
   device_runner(const device& exec, const parts& of)
       : home_(exec),

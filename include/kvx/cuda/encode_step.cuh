@@ -14,6 +14,7 @@
 #include <kvx/learned_balance.hpp>
 #include <kvx/sketch/cuda/balance.cuh>
 #include <kvx/sketch/cuda/key_code.cuh>
+#include <kvx/sketch/cuda/value_code.cuh>
 #include <kvx/sketch/value_code.hpp>
 #include <kvx/spec.hpp>
 #include <kvx/step.hpp>
@@ -133,6 +134,9 @@ class step_encoder {
                    rules.pairs, layer.ordinal);
       encode_pages<Spec::sketch.bits>(side, Spec::sketch, rows, key_columns_of(layer.side), at.pages + layer.ordinal * std::ssize(pages),
                                       std::ssize(pages));
+      if constexpr (any(Spec::others))
+        encode_values<Spec::others.value_bits>(side, Spec::sketch, rows, key_columns_of(layer.side), value_columns_of(layer.side),
+                                               at.pages + layer.ordinal * std::ssize(pages), std::ssize(pages));
       encoded& last = layers_[static_cast<std::size_t>(layer.ordinal)];
       last.done.record(side.stream);
       last.pending = true;

@@ -22,4 +22,11 @@ struct tiers {
 KVX_HD constexpr bool is_valid(const tiers& t) { return t.value_bits == 0 || t.value_bits == 2 || t.value_bits == 4; }
 KVX_HD constexpr bool any(const tiers& t) { return t.value_bits > 0 || t.tail; }
 
+/// What a reranker leaves; nothing if it says nothing.
+template <class Reranker>
+constexpr tiers tiers_of() {
+  if constexpr (requires { Reranker::others; }) return Reranker::others;
+  return {};
+}
+
 }  // namespace kvx

@@ -1,9 +1,13 @@
 #pragma once
-// Attention of decode steps over {sink, selected, recent} on the device: five launches for all new tokens and KV heads of a batch.
+// Attention of decode steps over {sink, selected, recent} on the device: five launches for all new tokens and KV heads of a batch, six in
+// tiers.
 
 #include <kvx/attend/cuda/retrieve_arrays.cuh>
 #include <kvx/attend/cuda/rows.cuh>
+#include <kvx/attend/cuda/tier_members.cuh>
+#include <kvx/attend/cuda/tiers.cuh>
 #include <kvx/attend/retrieve.hpp>
+#include <kvx/attend/tiers.hpp>
 #include <kvx/backend/cuda/collectives.cuh>
 #include <kvx/backend/cuda/dynamic_shared.cuh>
 #include <kvx/backend/cuda/launch.cuh>
@@ -116,7 +120,7 @@ void prepare_units(const device& exec, const prepare_call<E, T>& call) {
 ///
 /// what        launches: prepare (queries, attention to residents, search); scan; select; rerank, whose last block of a unit chooses;
 ///             attention to the chosen rows, whose last block of a unit merges and finishes. Votes add two and a memset, before the scan;
-///             codes with a centre one, before the reranking, where the search has not left the pages' terms
+///             codes with a centre one, before the reranking, where the search has not left the pages' terms; tiers one behind it
 /// shapes      q (N, Q, D), out (N, Q, Dv), lse (N, Q) or a null view, N = rows_of.tokens; scratch and counters of
 ///             attend_retrieved_scratch for rows_of.tokens and rows_of.longest
 /// zones       within a step every token uses the edge of the committed length before it
@@ -147,17 +151,31 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
   require(static_cast<std::int64_t>(scratch.size()) >= memory.used + 256 && static_cast<std::int64_t>(counters.size()) >= to.counters,
           "attend_retrieved: scratch is smaller than attend_retrieved_scratch", where);
   const std::span<unsigned> tickets = counters.first(static_cast<std::size_t>(to.tickets));
-  to.chosen.counters = counters.data() + to.tickets;
+  unsigned* const tier_tickets = counters.data() + to.tickets;
+  to.members.counters = tier_tickets + to.tier_tickets;
+  to.chosen.counters = to.members.counters + to.member_counters;
 
   prepare_units<Page>(exec, call);
   if (by.score == bucket_scoring::rule::votes) {
     count_buckets(exec, to.search, call.columns, layer.columns_of);
     prepare_votes(exec, to.search, layer.columns_of, {to.rotated, to.plain, to.lse, call.scale});
   }
-  find_candidates(exec, to.search, call.columns, layer.columns_of, where);
+  constexpr tiers kept = tiers_of<Reranker>();
+  const tier_options others = tiers_used(kept, options.others);
+  if (others.any()) {
+    scan_buckets(exec, to.search, call.columns, layer.columns_of, where);
+    select_members(exec, to.search, layer.columns_of, to.members, others.coded && others.tail, where);
+  } else {
+    find_candidates(exec, to.search, call.columns, layer.columns_of, where);
+  }
   row_ids ids{to.search.ids, to.search.counts, to.search.id_pitch, to.search.id_pitch};
   if constexpr (!std::is_same_v<Reranker, pass_through>) {
     rerank_input in{.ids = to.search.ids, .counts = to.search.counts, .id_pitch = to.search.id_pitch};
+    if (others.any()) {
+      in.ids = to.members.ids;
+      in.counts = to.members.counts;
+      in.id_pitch = to.members.id_pitch;
+    }
     in.plain = to.plain;
     in.rotated = to.rotated;
     in.lse = to.lse;
@@ -168,8 +186,16 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
     if constexpr (std::is_same_v<Reranker, exact>) {
       rerank(exec, reranker, layer.sketch, layer.rows, batch, in, to.chosen);
     } else {
-      if (to.page_dots != to.search.page_dots) leave_page_dots(exec, Page, layer.columns, layer.columns_of, in, to.chosen, to.page_dots);
+      const zones* const whole = others.tail ? &layer.zones : nullptr;
+      if (to.page_dots != to.search.page_dots)
+        leave_page_dots(exec, Page, layer.columns, layer.columns_of, in, to.chosen, to.page_dots, whole);
       rerank(exec, reranker, layer.sketch, Page, layer.columns, layer.columns_of, in, to.chosen);
+      if constexpr (any(kept)) {
+        if (others.any())
+          attend_tiers<kept.value_bits>(exec, Page, layer.zones, layer.sketch.seed, layer.columns_of, to.members, in, to.chosen,
+                                        reranker.rule, layer.values, others, options.soft_cap, to.states, to.sums, to.tiers, tier_tickets,
+                                        where);
+      }
     }
     ids = {to.chosen.chosen, to.chosen.chosen_counts, to.chosen.chosen_pitch, to.chosen.chosen_pitch};
   }

@@ -2,8 +2,10 @@
 // The arrays between the launches of attention over what retrieval finds, for all units at once.
 
 #include <kvx/attend/cuda/rows.cuh>
+#include <kvx/attend/cuda/tiers.cuh>
 #include <kvx/attend/retrieve.hpp>
 #include <kvx/attend/softmax_state.hpp>
+#include <kvx/attend/tiers.hpp>
 #include <kvx/backend/device.cuh>
 #include <kvx/core/bits.hpp>
 #include <kvx/core/element.hpp>
@@ -14,7 +16,9 @@
 #include <kvx/layout/row_view.hpp>
 #include <kvx/rerank/cuda/rerank_units.cuh>
 #include <kvx/rerank/pass_through.hpp>
+#include <kvx/rerank/tiers.hpp>
 #include <kvx/sketch/key_sketch.hpp>
+#include <kvx/sketch/value_code.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +33,7 @@ namespace kvx {
 /// rows_of     the batch under the page ids of the rows; columns_of under those of the columns
 /// balances    (entries) diagonals, in device memory, those of this layer (H, D) begin at `learned_at`; a null entry or pointer for none
 /// samples     (tokens) where the squares of the token's queries go, (H, D) of this layer begin at `learned_at`; as balances
+/// values      columns of the values, where the reranker has tiers
 template <class E>
 struct device_retrieve_layer {
   row_view<const E> rows;
@@ -40,6 +45,7 @@ struct device_retrieve_layer {
   const float* const* balances = nullptr;
   bf16* const* samples = nullptr;
   std::int64_t learned_at = 0;
+  value_columns values = {};
 };
 
 /// Memory that attention needs between and behind launches.
@@ -58,12 +64,15 @@ constexpr attend_memory larger(attend_memory a, attend_memory b) {
 
 /// What one call leaves for its own launches; a unit is a new token and a KV head.
 ///
+/// members, tiers   where the search is tiered
 /// page_dots        (units, page_pitch, G) where codes are read that have a centre, and the search leaves none
 /// plain, rotated   (units, G, D) queries
 /// lse, states      (units, G) of the residents
 /// sums             (units, G, Dv)
 struct retrieve_arrays {
   bucket_search search;
+  tier_members members;
+  tier_scratch tiers;
   rerank_output chosen;
   float* page_dots = nullptr;
   float* plain = nullptr;
@@ -74,14 +83,21 @@ struct retrieve_arrays {
   std::byte* attend = nullptr;
   std::int64_t attend_bytes = 0;
   std::int64_t tickets = 0;
+  std::int64_t tier_tickets = 0;
+  std::int64_t member_counters = 0;
   std::int64_t counters = 0;
 
   template <class E>
   retrieve_arrays(const device& exec, const row_view<E>& rows, const bucket_search_shape& shape, scratch_parts& memory) {
     const std::int64_t units = shape.units(), G = shape.group;
     search = plan_search(shape, memory);
+    if (shape.tiered) {
+      members = plan_members(search, memory);
+      tiers = tier_scratch(memory, units, G, shape.longest, shape.page);
+    }
     if (shape.ranked) {
-      chosen = plan_rerank({shape.heads, shape.group, shape.tokens, shape.most_wanted(), shape.keep, shape.whole_below}, memory);
+      const std::int64_t candidates = shape.tiered ? members.id_pitch : shape.most_wanted();
+      chosen = plan_rerank({shape.heads, shape.group, shape.tokens, candidates, shape.keep, shape.whole_below, shape.tiered}, memory);
       counters = chosen.counters_needed();
       page_dots = search.page_dots;
       if (shape.sketch.centre && !leaves_page_dots(shape.sketch, shape.by)) page_dots = memory.take<float>(units * search.page_pitch * G);
@@ -94,7 +110,11 @@ struct retrieve_arrays {
     attend_bytes = attend_rows_scratch(exec, rows, shape.tokens, G * shape.heads, most_chosen());
     attend = memory.take<std::byte>(attend_bytes);
     tickets = attend_rows_tickets(exec, rows, shape.tokens, G * shape.heads);
-    counters += tickets;
+    if (shape.tiered) {
+      tier_tickets = attend_tiers_tickets(units, G);
+      member_counters = tier_members::counters_needed(shape);
+    }
+    counters += tickets + tier_tickets + member_counters;
   }
 
   std::int64_t most_chosen() const { return search.ranked ? chosen.chosen_pitch : search.id_pitch; }
@@ -120,6 +140,7 @@ bucket_search_shape retrieve_shape(const key_sketch& sketch, const bucket_scorin
   s.keep = options.keep;
   s.breadth = options.breadth;
   s.ranked = !std::is_same_v<Reranker, pass_through>;
+  s.tiered = tiers_used(tiers_of<Reranker>(), options.others).any();
   s.whole_below = whole_below;
   return s;
 }

@@ -51,13 +51,6 @@ struct retrieve_layer {
 
 namespace host_retrieve {
 
-/// How tokens take part whose rows are not read.
-template <class Reranker>
-constexpr tiers others_of() {
-  if constexpr (requires { Reranker::others; }) return Reranker::others;
-  return {};
-}
-
 /// Scratch of one worker, for sequences of at most `tokens` tokens.
 template <class Reranker>
 struct parts {
@@ -94,8 +87,8 @@ struct parts {
     if constexpr (!std::is_same_v<Reranker, pass_through>) {
       stage_bytes = std::max(stage_bytes, rerank_scratch(serial, reranker, page.key_dim, G));
     }
-    if constexpr (any(others_of<Reranker>())) {
-      stage_bytes = std::max(stage_bytes, attend_tiers_scratch(page, others_of<Reranker>().value_bits, G, tokens));
+    if constexpr (any(tiers_of<Reranker>())) {
+      stage_bytes = std::max(stage_bytes, attend_tiers_scratch(page, tiers_of<Reranker>().value_bits, G, tokens));
       pages.starts = s.take<std::int32_t>(tier_pages::entries(page, tokens));
       pages.left = s.take<std::int32_t>(tier_pages::entries(page, tokens));
     }
@@ -112,7 +105,7 @@ struct parts {
 template <class E, class Reranker>
 class retrieving_head {
  public:
-  static constexpr tiers others = host_retrieve::others_of<Reranker>();
+  static constexpr tiers others = tiers_of<Reranker>();
 
   /// item, query   which entry of the batch, and which of its new tokens
   retrieving_head(const retrieve_layer<E>& layer, const bucket_scoring& by, const Reranker& reranker, page_shape page, std::size_t item,
@@ -130,7 +123,7 @@ class retrieving_head {
         row_(layer.rows_of[item].first + query),
         length_(layer.rows_of[item].length - layer.rows_of[item].queries + query + 1),
         scale_(options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(page.key_dim))),
-        tiered_{others.value_bits > 0 && options.others.coded, others.tail && options.others.tail, options.others.skip} {
+        tiered_(tiers_used(others, options.others)) {
     const batch_item& of = layer.rows_of[item];
     end_ = std::min(edge(layer.zones, of.length - of.queries, page.tokens), length_);
     begin_ = std::min<std::int64_t>(layer.zones.sink, end_);
@@ -222,7 +215,7 @@ class retrieving_head {
   }
 
  private:
-  bool in_tiers() const { return tiered_.coded || tiered_.tail; }
+  bool in_tiers() const { return tiered_.any(); }
   bucket_zone zone() const { return {page_, layer_.columns, head_, layer_.columns_of[item_].pages, begin_, end_}; }
   row_options how() const { return {scale_, options_.soft_cap}; }
   std::span<softmax_state> states() const { return {part_.states, static_cast<std::size_t>(heads_)}; }

@@ -41,7 +41,11 @@ __device__ __forceinline__ void choose_scored(const rerank_input& in, const rera
                                               const float* scores, choose_scratch<Threads>& s) {
   const std::int32_t* const ids = in.ids + unit * in.id_pitch;
   std::int32_t* const chosen = out.chosen_of(unit);
-  const auto take = [&](std::int64_t i, std::int64_t t) { chosen[i] = ids[t]; };
+  std::uint8_t* const marks = out.marks != nullptr ? out.marks + unit * out.pitch : nullptr;
+  const auto take = [&](std::int64_t i, std::int64_t t) {
+    chosen[i] = ids[t];
+    if (marks != nullptr) marks[t] = 1;
+  };
   const top_k_result best = block_top_k(scores, u.count, u.keep, s.best, take);
   if (threadIdx.x == 0) out.chosen_counts[unit] = static_cast<std::int32_t>(best.taken);
 }

@@ -8,6 +8,8 @@
 #include <kvx/index/sign_sums.hpp>
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/page_shape.hpp>
+#include <kvx/layout/token_zone.hpp>
+#include <kvx/layout/zones.hpp>
 #include <kvx/rerank/cuda/rerank_units.cuh>
 #include <kvx/sketch/cuda/code_columns.cuh>
 #include <kvx/sketch/key_sketch.hpp>
@@ -31,6 +33,8 @@ struct page_term_arguments {
   int dim = 0;
   int page_shift = 0;
   unsigned blocks = 1;
+  bool whole = false;
+  zones cut;
 };
 
 /// 4 Words heads from `first_head` on as page dots want them.   queries (round_up(D, 16), 4 Words), 0 in its padding
@@ -58,7 +62,9 @@ __global__ void __launch_bounds__(Threads) page_terms_kernel(page_term_arguments
   if (threadIdx.x == 0) u.read(a.batch, a.in, a.shape, unit);
   __syncthreads();
   if (u.count <= 0) return;
-  const std::int64_t last = (a.in.ids[unit * a.in.id_pitch + u.count - 1] >> a.page_shift) + 1;  // of the pages that hold candidates
+  const std::int64_t last_token =
+      a.whole ? zone_of(a.batch, a.cut, 1 << a.page_shift, unit / a.shape.heads).end - 1 : a.in.ids[unit * a.in.id_pitch + u.count - 1];
+  const std::int64_t last = (last_token >> a.page_shift) + 1;
   if (first >= last) return;
   const int G = a.shape.group, count = static_cast<int>(last - first < page_term_pages ? last - first : page_term_pages);
   float* const out = a.page_dots + (unit * a.in.page_pitch + (first - a.in.first_page)) * G;
@@ -74,14 +80,16 @@ __global__ void __launch_bounds__(Threads) page_terms_kernel(page_term_arguments
   }
 }
 
-/// Fills the page_dots of a step: of every page from in.first_page to that of a unit's last candidate.
+/// Fills the page_dots of a step: of every page from in.first_page to that of a unit's last candidate, or of the whole zone if `whole` says
+/// how sequences are divided.
 ///
 /// shapes      page_dots (units, in.page_pitch, G) in device memory; see rerank_input for the others; batch: items under the page ids of
 ///             the columns; longest: tokens of a sequence at most
 /// exactness   the bits of the host's
 /// cost        one launch; reads the page means of the zone
 inline void leave_page_dots(const device& exec, page_shape page, const key_columns& columns, const device_batch& batch,
-                            const rerank_input& in, const rerank_shape& shape, float* page_dots, call_site where = call_site::here()) {
+                            const rerank_input& in, const rerank_shape& shape, float* page_dots, const zones* whole = nullptr,
+                            call_site where = call_site::here()) {
   require(is_valid(page), "leave_page_dots: no valid page shape", where);
   require_range("leave_page_dots: heads of the group", shape.group, 1, 128, where);
   page_term_arguments a;
@@ -91,6 +99,8 @@ inline void leave_page_dots(const device& exec, page_shape page, const key_colum
   a.shape = shape;
   a.page_dots = page_dots;
   a.dim = page.key_dim;
+  a.whole = whole != nullptr;
+  if (whole != nullptr) a.cut = *whole;
   while ((1 << a.page_shift) < page.tokens) ++a.page_shift;
   const std::int64_t blocks = ceil_div(in.page_pitch, page_term_pages);
   require_range("leave_page_dots: blocks", blocks * shape.units(), 0, INT32_MAX, where);

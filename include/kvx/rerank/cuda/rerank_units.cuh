@@ -22,6 +22,7 @@ namespace kvx {
 /// candidates      of a unit at most
 /// keep            chosen of a unit at most
 /// whole_below     in sequences that hold fewer committed tokens than this all candidates are chosen
+/// marked          all candidates get logits and scores, and a mark where they are chosen: those that are not take part by their codes
 struct rerank_shape {
   int heads = 1;
   int group = 1;
@@ -29,6 +30,7 @@ struct rerank_shape {
   std::int64_t candidates = 0;
   std::int64_t keep = 256;
   std::int64_t whole_below = 0;
+  bool marked = false;
 
   KVX_HD constexpr std::int64_t units() const { return tokens * heads; }
   /// Counters that launches leave 0: of each unit, and of the launch.
@@ -62,6 +64,7 @@ struct rerank_input {
 /// What reranking leaves. Trivially copyable; all pointers are the device's.
 ///
 /// chosen, chosen_counts   (units, chosen_pitch) tokens that are kept, ascending; how many (units)
+/// marks       (units, pitch) 1 for candidates that are chosen, 0 for the others; where asked for, else null
 /// logits      (units, G, pitch); undefined where all candidates are chosen without a look
 /// scores      (units, pitch), where the group's rule looks at all candidates or they do not fit shared memory
 /// sums        (units, sum_pitch, G) of exponentials of each block's candidates, in fixed point
@@ -70,6 +73,7 @@ struct rerank_input {
 struct rerank_output : rerank_shape {
   std::int32_t* chosen = nullptr;
   std::int32_t* chosen_counts = nullptr;
+  std::uint8_t* marks = nullptr;
   float* logits = nullptr;
   float* scores = nullptr;
   std::int64_t* sums = nullptr;
@@ -95,6 +99,7 @@ inline rerank_output plan_rerank(const rerank_shape& shape, scratch_parts& memor
   r.pitch = round_up(shape.candidates, 32);
   r.chosen = memory.take<std::int32_t>(units * r.chosen_pitch);
   r.chosen_counts = memory.take<std::int32_t>(units);
+  if (shape.marked) r.marks = memory.take<std::uint8_t>(units * r.pitch);
   r.logits = memory.take<float>(units * shape.group * r.pitch);
   r.scores = memory.take<float>(units * r.pitch);
   r.sum_pitch = ceil_div(shape.candidates, rerank_candidates);

@@ -130,6 +130,7 @@ __device__ __forceinline__ void code_logits(const rerank_codes_arguments& a, std
   const page_code<false> code = code_of(a.columns, column_page, unit % a.out.heads);
   const std::uint8_t* const magnitudes = code.magnitudes + std::int64_t{slot} * (Bits - 1) * a.layout.bytes;
   const half* const weights = code.weights + std::int64_t{slot} * a.layout.weights;
+  if (valid && a.out.marks != nullptr) a.out.marks[unit * a.out.pitch + t] = 0;
   const float* const dots = a.centre && valid ? a.in.page_dots + (unit * a.in.page_pitch + (page - a.in.first_page)) * G : nullptr;
   for (int g0 = 0; g0 < G; g0 += Heads) {
     float sums[Heads] = {};
@@ -246,7 +247,7 @@ void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight,
 /// The best candidates of every unit of a step, from their codes.
 ///
 /// what        logits of candidates as rsq_ip states, scores by the group rule, the `keep` best; all of them where a unit has no more,
-///             if the sketch has norms
+///             if the sketch has norms and the shape asks for no marks
 /// shapes      see rerank_input, rerank_output; page.key_dim D; columns of the layer, batch: items under the page ids of the columns.
 ///             What lies behind a unit's counts is not read, and units without candidates choose none
 /// cost        one launch: 512 candidates a block; of softmax_sum's exponentials each block takes its part, and
@@ -255,10 +256,9 @@ void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight,
 /// of blocks does
 ///             not matter. A key that is never found gets NaN and is not chosen
 /// errors      usage_error for shapes that do not fit; ids and counts are not checked. More heads than 128 are refused
-template <int Bits, auto... Others>
-void rerank(const device& exec, const rsq_ip<Bits, Others...>& policy, const key_sketch& sketch, page_shape page,
-            const key_columns& columns, const device_batch& batch, const rerank_input& in, const rerank_output& out,
-            call_site where = call_site::here()) {
+template <int Bits, tiers Others>
+void rerank(const device& exec, const rsq_ip<Bits, Others>& policy, const key_sketch& sketch, page_shape page, const key_columns& columns,
+            const device_batch& batch, const rerank_input& in, const rerank_output& out, call_site where = call_site::here()) {
   require(is_valid(sketch), "rerank: the sketch is none that keys can have", where);
   require_range("rerank: bits of the sketch", sketch.bits, Bits, Bits, where);
   require(is_valid(page), "rerank: no valid page shape", where);
@@ -275,7 +275,7 @@ void rerank(const device& exec, const rsq_ip<Bits, Others...>& policy, const key
   a.out = out;
   while ((1 << a.page_shift) < page.tokens) ++a.page_shift;
   a.centre = sketch.centre;
-  a.takes_all = sketch.norms;
+  a.takes_all = sketch.norms && !out.marked;
   a.shares_scores = shared_score_bytes(out.candidates) > 0;
   a.scale = in.scale != 0 ? in.scale : 1 / std::sqrt(static_cast<float>(page.key_dim));
   a.level_unit = levels.unit;

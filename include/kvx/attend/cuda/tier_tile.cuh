@@ -1,0 +1,219 @@
+#pragma once
+// A tile of attention in tiers: some pages and their members become weights, by one block, heads of a group at a time.
+
+#include <kvx/attend/cuda/stage_queries.cuh>
+#include <kvx/attend/cuda/tier_members.cuh>
+#include <kvx/attend/tiers.hpp>
+#include <kvx/backend/cuda/collectives.cuh>
+#include <kvx/backend/cuda/power_of_two.cuh>
+#include <kvx/core/annotate.hpp>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/math.hpp>
+#include <kvx/core/scratch_parts.hpp>
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace kvx {
+
+/// Query heads and threads of a block; members and pages of a tile.
+inline constexpr int tier_heads = 4, tier_threads = 128, most_tile_members = 1024, most_tile_pages = 128;
+
+/// Pages of a tile: as many as have at most so many members. Pages of more than 1,024 tokens have no tiers here.
+KVX_HD constexpr int tile_pages(int page_tokens) {
+  const int pages = most_tile_members / page_tokens;
+  return pages < 1 ? 1 : pages < most_tile_pages ? pages : most_tile_pages;
+}
+
+/// What a tile's weights are made of, for one unit. All pointers are the device's.
+///
+/// pages       of the zone, from the piece's first; ids: (pages) under which their columns lie; dots (pages, G)
+/// members     (C) candidates of the unit; marks (C): not 0 where their rows are attended to; logits (G, pitch); scores (C) by which values
+///             are left out, null: none is
+/// least       score of a value that is read
+struct tier_source {
+  const tier_page* pages;
+  const std::int32_t* ids;
+  const float* dots;
+  const std::int32_t* members;
+  const std::uint8_t* marks;
+  const float* logits;
+  const float* scores;
+  std::int64_t pitch;
+  float least;
+  int first_head;
+  int group;
+  int page_tokens;
+  bool coded;
+  bool tail;
+};
+
+/// From a logit to a score in units of log 2.
+KVX_HD inline float tier_score(float logit, float soft_cap) {
+  return log2_of_e * (soft_cap > 0 ? soft_cap * tanhf(logit / soft_cap) : logit);
+}
+
+/// What a block keeps of its heads. Plain members: it lies in shared memory.
+///
+/// page_units  nats for one unit of a page dot
+/// max, sum    of the softmax so far; base: what scores of the tile are taken against; factor: of what was summed before
+struct tier_softmax {
+  double page_units[tier_heads];
+  float max[tier_heads];
+  float sum[tier_heads];
+  float base[tier_heads];
+  float factor[tier_heads];
+};
+
+/// A tile in shared memory.
+struct tier_tile {
+  static constexpr int pitch = most_tile_members + 8, page_pitch = most_tile_pages + 1;
+
+  float* weights;  // (heads, pitch) logits, scores, then weights of coded members
+  float* tails;  // (heads, page_pitch) scores of tails, then weights of pages: of their tails and coded members
+  float* terms;  // (heads, page_pitch) logit of the page's mean
+  float* largest;  // (heads, page_pitch)
+  tier_page* pages;  // (pages + 1)
+  std::int32_t* ids;  // (pages)
+  std::int32_t* members;  // (members) tokens
+  std::uint16_t* taken;  // (members) places of those whose values are read
+  std::uint8_t* marks;  // (members)
+
+  KVX_HD explicit tier_tile(scratch_parts& s)
+      : weights(s.take<float>(tier_heads * pitch)),
+        tails(s.take<float>(tier_heads * page_pitch)),
+        terms(s.take<float>(tier_heads * page_pitch)),
+        largest(s.take<float>(tier_heads * page_pitch)),
+        pages(s.take<tier_page>(page_pitch)),
+        ids(s.take<std::int32_t>(most_tile_pages)),
+        members(s.take<std::int32_t>(most_tile_members)),
+        taken(s.take<std::uint16_t>(most_tile_members)),
+        marks(s.take<std::uint8_t>(most_tile_members)) {}
+};
+
+/// Brings n pages from `first` of the source on, and their members. Returns how many these are. All threads call; ends in a barrier.
+template <int Threads>
+__device__ __forceinline__ int load_tier_tile(const tier_source& from, std::int64_t first, int n, const tier_tile& tile,
+                                              const tier_softmax& heads) {
+  const int tid = static_cast<int>(threadIdx.x);
+  for (int p = tid; p <= n; p += Threads) {
+    tile.pages[p] = from.pages[first + p];
+    if (p < n) tile.ids[p] = from.ids[first + p];
+  }
+  for (int i = tid; i < n * tier_heads; i += Threads) {
+    const int p = i / tier_heads, h = i % tier_heads, g = from.first_head + h;
+    tile.terms[h * tier_tile::page_pitch + p] =
+        g < from.group ? static_cast<float>(heads.page_units[h] * static_cast<double>(from.dots[(first + p) * from.group + g])) : 0.0f;
+  }
+  __syncthreads();
+  const std::int64_t begin = tile.pages[0].start;
+  const int count = static_cast<int>(tile.pages[n].start - begin);
+  for (int t = tid; t < count; t += Threads) {
+    tile.members[t] = from.members[begin + t];
+    tile.marks[t] = from.marks[begin + t];
+#pragma unroll
+    for (int h = 0; h < tier_heads; ++h) {
+      const int g = from.first_head + h;
+      if (g < from.group) tile.weights[h * tier_tile::pitch + t] = from.logits[g * from.pitch + begin + t];
+    }
+  }
+  __syncthreads();
+  return count;
+}
+
+/// Logits become scores: of coded members, of what is left of each page. One thread a page and head.
+template <int Threads>
+__device__ __forceinline__ void score_tier_tile(const tier_source& from, int n, float soft_cap, const tier_tile& tile) {
+  const std::int32_t begin = tile.pages[0].start;
+  for (int i = static_cast<int>(threadIdx.x); i < n * tier_heads; i += Threads) {
+    const int p = i / tier_heads, h = i % tier_heads, at = h * tier_tile::page_pitch + p;
+    const bool exists = from.first_head + h < from.group;
+    float* const row = tile.weights + h * tier_tile::pitch;
+    const float term = tile.terms[at];
+    float members = 0, top = -infinity, rest = -infinity;
+    int out = 0;  // tokens that are taken out of the tail
+    for (int t = tile.pages[p].start - begin; t < tile.pages[p + 1].start - begin; ++t) {
+      const bool exact = tile.marks[t] != 0;
+      float score = -infinity;
+      if (exists && (from.coded || exact)) {
+        members += row[t] - term;
+        ++out;
+        if (!exact) score = tier_score(row[t], soft_cap);
+      }
+      row[t] = score;
+      top = score > top ? score : top;
+    }
+    const int left = from.page_tokens - out;
+    if (exists && from.tail && tile.pages[p].whole != 0 && left >= fewest_in_tail)
+      rest = log2_of_e * log(static_cast<float>(left)) + tier_score(tail_logit(term, members, left), soft_cap);
+    tile.tails[at] = rest;
+    tile.largest[at] = rest > top ? rest : top;
+  }
+  __syncthreads();
+}
+
+/// Scores become weights, relative to the largest score so far. One thread a page and head; sums in a fixed order.
+template <int Threads>
+__device__ __forceinline__ void weigh_tier_tile(int n, const tier_tile& tile, tier_softmax& heads) {
+  const int warp = warp_of_thread(), lane = lane_of_thread();
+  if (warp < tier_heads) {
+    float top = heads.max[warp];
+    for (int p = lane; p < n; p += warp_lanes) {
+      const float x = tile.largest[warp * tier_tile::page_pitch + p];
+      top = x > top ? x : top;
+    }
+    top = warp_max(top);
+    const float base = top == -infinity ? 0 : top;
+    __syncwarp();
+    if (lane == 0) {
+      heads.factor[warp] = power_of_two(heads.max[warp] - base);
+      heads.base[warp] = base;
+      heads.max[warp] = top;
+    }
+  }
+  __syncthreads();
+  const std::int32_t begin = tile.pages[0].start;
+  for (int i = static_cast<int>(threadIdx.x); i < n * tier_heads; i += Threads) {
+    const int p = i / tier_heads, h = i % tier_heads;
+    float* const row = tile.weights + h * tier_tile::pitch;
+    float sum = power_of_two(tile.tails[h * tier_tile::page_pitch + p] - heads.base[h]);
+    for (int t = tile.pages[p].start - begin; t < tile.pages[p + 1].start - begin; ++t) {
+      row[t] = power_of_two(row[t] - heads.base[h]);
+      sum += row[t];
+    }
+    tile.tails[h * tier_tile::page_pitch + p] = sum;
+  }
+  __syncthreads();
+  if (warp >= tier_heads) return;
+  float sum = 0;
+  for (int p = lane; p < n; p += warp_lanes) sum += tile.tails[warp * tier_tile::page_pitch + p];
+  sum = warp_sum(sum);
+  if (lane == 0) heads.sum[warp] = heads.sum[warp] * heads.factor[warp] + sum;
+}
+
+/// The members whose values are read, ascending; returns how many. All threads call.
+template <int Threads>
+__device__ __forceinline__ int take_values(const tier_source& from, int count, const tier_tile& tile,
+                                           block_scratch<unsigned, Threads>& scratch) {
+  const std::int64_t begin = tile.pages[0].start;
+  int taken = 0;
+  for (int first = 0; from.coded && first < count; first += Threads) {
+    const int t = first + static_cast<int>(threadIdx.x);
+    bool reads = t < count && tile.marks[t] == 0 && (from.scores == nullptr || from.scores[begin + t] >= from.least);
+    if (reads) {
+      bool weighs = false;
+#pragma unroll
+      for (int h = 0; h < tier_heads; ++h) weighs = weighs || tile.weights[h * tier_tile::pitch + t] != 0;
+      reads = weighs;
+    }
+    unsigned all = 0;
+    const unsigned before = block_exclusive_sum<Threads>(reads ? 1u : 0u, scratch, all);
+    if (reads) tile.taken[taken + static_cast<int>(before)] = static_cast<std::uint16_t>(t);
+    taken += static_cast<int>(all);
+  }
+  __syncthreads();
+  return taken;
+}
+
+}  // namespace kvx
