@@ -86,10 +86,11 @@ template <class Backend, class Spec>
 template <class Store>
 void cache<Backend, Spec>::take(const Backend& exec, restoring<Spec, Store>& of, const restore_options& options, call_site where) {
   const std::int64_t first = of.stored_.first_token();
-  require(first == 0 || options.after.has_value(), "restore: the frame continues a sequence: say `after` which", where);
+  if (first > (options.after ? length(*options.after, where) : 0)) {
+    of.state_ = {status::code::mismatch, "frame: its first token: it continues a sequence that is not here"};
+    return;
+  }
   if (options.after) {
-    require_range("restore: length of the sequence that the frame continues", length(*options.after, where), first, most_frame_tokens,
-                  where);
     of.of_ = fork(exec, *options.after, first, where);
   } else {
     of.of_ = open(exec, where);
