@@ -178,7 +178,10 @@ class cache {
   // ---- looking inside ----
 
   /// Addresses of one layer's rows: what a kernel of your own takes.
-  row_view<const element_type> view(int layer, call_site where = call_site::here()) const;
+  row_view<const element_type> view(int layer, call_site where = call_site::here()) const {
+    require(!at(layer, where).may_be_far(), "view: rows of this layer may lie in host memory, see `placed`", where);
+    return at(layer, where).rows;
+  }
 
   /// Rows of a layer that may lie far, see placed_rows: places are as of the last begin.
   auto placed(int layer, call_site where = call_site::here()) const {
@@ -213,11 +216,12 @@ class cache {
   using memory = typename parts::memory;
 
   const memory& at(int layer, call_site where) const;
-  void check_step(const kvx::step& step, call_site where) const;
+  void check_step(const kvx::step& step, call_site where) const {
+    require(step.book_ != nullptr, "step: committed or moved from", where);
+    require(step.book_ == parts_.book, "step: of another cache", where);
+  }
   void finish(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where);
   void count_copies(std::span<const page_copy> copies);
-  template <class Store>
-  void take(const Backend& exec, restoring<Spec, Store>& of, const restore_options& options, call_site where);
 
   parts parts_;
   decltype(allocate(std::declval<Backend>(), std::int64_t{})) memory_;
@@ -238,12 +242,6 @@ template <class Backend, class Spec>
 auto cache<Backend, Spec>::at(int layer, call_site where) const -> const memory& {
   require_range("layer", layer, 0, geometry().layers - 1, where);
   return parts_.layer(layer);
-}
-
-template <class Backend, class Spec>
-void cache<Backend, Spec>::check_step(const kvx::step& step, call_site where) const {
-  require(step.book_ != nullptr, "step: committed or moved from", where);
-  require(step.book_ == parts_.book, "step: of another cache", where);
 }
 
 /// K and V of one layer count as one row.
@@ -378,12 +376,6 @@ void cache<Backend, Spec>::finish(const Backend& exec, kvx::step& step, std::spa
   parts_.book->commit(plan.reserved, accepted);
   plan.of_backend.reset();
   step.book_ = nullptr;
-}
-
-template <class Backend, class Spec>
-auto cache<Backend, Spec>::view(int layer, call_site where) const -> row_view<const element_type> {
-  require(!at(layer, where).may_be_far(), "view: rows of this layer may lie in host memory, see `placed`", where);
-  return at(layer, where).rows;
 }
 
 template <class Backend, class Spec>

@@ -50,8 +50,8 @@ struct stored_block {
 
 /// Rows as they are: a block a layer.
 inline std::vector<stored_block> blocks_of(const geometry& g, page_shape, const raw&, call_site) {
-  std::vector<stored_block> blocks;
-  for (std::int32_t l = 0; l < g.layers; ++l) blocks.push_back({{l}, 0, g.kv_heads, -1});
+  std::vector<stored_block> blocks(static_cast<std::size_t>(g.layers));
+  for (std::int32_t l = 0; l < g.layers; ++l) blocks[static_cast<std::size_t>(l)] = {{l}, 0, g.kv_heads, -1};
   return blocks;
 }
 

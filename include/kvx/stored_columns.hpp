@@ -103,7 +103,8 @@ struct balance_front {
 /// The diagonals of one layer: front, (heads, D) floats, (heads) bytes: 1 where queries were seen.
 inline std::vector<std::byte> pack_diagonals(const learning_rules& r, const balance_table& from, int layer) {
   const balance_front front{static_cast<std::uint32_t>(r.tokens), static_cast<std::uint32_t>(r.sink)};
-  const auto values = static_cast<std::size_t>(r.heads * r.dim) * sizeof(float), heads = static_cast<std::size_t>(r.heads);
+  const auto values = static_cast<std::size_t>(r.heads) * static_cast<std::size_t>(r.dim) * sizeof(float),
+             heads = static_cast<std::size_t>(r.heads);
   std::vector<std::byte> bytes(sizeof front + values + heads);
   std::memcpy(bytes.data(), &front, sizeof front);
   std::memcpy(bytes.data() + sizeof front, from.diagonals.get() + r.at(layer), values);
@@ -120,7 +121,7 @@ inline bool same_front(const learning_rules& r, std::span<const std::byte> bytes
 
 /// errors      mismatch: learned from other tokens, or of other heads; corrupt: numbers that no balance has
 inline status unpack_diagonals(const learning_rules& r, std::span<const std::byte> bytes, balance_table& to, int layer) {
-  const auto values = static_cast<std::size_t>(r.heads * r.dim), heads = static_cast<std::size_t>(r.heads);
+  const auto values = static_cast<std::size_t>(r.heads) * static_cast<std::size_t>(r.dim), heads = static_cast<std::size_t>(r.heads);
   if (!same_front(r, bytes) || bytes.size() != sizeof(balance_front) + values * sizeof(float) + heads)
     return {status::code::mismatch, "frame: balance"};
   float* const diagonals = to.diagonals.get() + r.at(layer);
@@ -140,7 +141,7 @@ inline status unpack_diagonals(const learning_rules& r, std::span<const std::byt
 template <class Samples>
 std::vector<std::byte> pack_samples(const learning_rules& r, const Samples& from, int layer) {
   const balance_front front{static_cast<std::uint32_t>(r.tokens), static_cast<std::uint32_t>(r.sink)};
-  const auto values = static_cast<std::size_t>(r.heads * r.dim) * sizeof(bf16);
+  const auto values = static_cast<std::size_t>(r.heads) * static_cast<std::size_t>(r.dim) * sizeof(bf16);
   std::vector<std::byte> bytes(sizeof front + from.size() * (values + 1));
   std::memcpy(bytes.data(), &front, sizeof front);
   for (std::size_t i = 0; i < from.size(); ++i) {
@@ -153,7 +154,7 @@ std::vector<std::byte> pack_samples(const learning_rules& r, const Samples& from
 /// Fills the first samples from a payload that may hold more.
 inline status unpack_samples(const learning_rules& r, std::span<const std::byte> bytes, std::span<const std::shared_ptr<query_sample>> to,
                              int layer) {
-  const auto values = static_cast<std::size_t>(r.heads * r.dim) * sizeof(bf16);
+  const auto values = static_cast<std::size_t>(r.heads) * static_cast<std::size_t>(r.dim) * sizeof(bf16);
   if (!same_front(r, bytes)) return {status::code::mismatch, "frame: balance"};
   const std::span<const std::byte> rest = bytes.subspan(sizeof(balance_front));
   const std::size_t count = rest.size() / (values + 1);

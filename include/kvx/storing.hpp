@@ -81,14 +81,23 @@ status cache<Backend, Spec>::save(const Backend& exec, sequence s, Store& to, co
   return made.ok() ? to.put(key, frame) : made;
 }
 
-/// Reserves the rows of an opened frame as those of a sequence of its length, none of whose layers are ready.
 template <class Backend, class Spec>
 template <class Store>
-void cache<Backend, Spec>::take(const Backend& exec, restoring<Spec, Store>& of, const restore_options& options, call_site where) {
+restoring<Spec, Store> cache<Backend, Spec>::restore_layers(const Backend& exec, const Store& from, const digest& key,
+                                                            const restore_options& options, call_site where) {
+  static_assert(store<Store>, "restore: a store satisfies kvx::store");
+  static_assert(std::same_as<Backend, host>, "restore: only caches on the host are restored");
+  static_assert(layout::owns_rows, "restore: rows of an external layout are the caller's: restore into a cache that owns rows");
+  restoring<Spec, Store> of;
+  of.layers_ = geometry().layers;
+  of.state_ = of.stored_.open(exec, parts_, from, key, options, where);
+  if (of.ok()) of.state_ = of.stored_.check_all();
+  if (!of.ok()) return of;
+  // Rows are reserved as those of a sequence of its length, none of whose layers are ready.
   const std::int64_t first = of.stored_.first_token();
   if (first > (options.after ? length(*options.after, where) : 0)) {
     of.state_ = {status::code::mismatch, "frame: its first token: it continues a sequence that is not here"};
-    return;
+    return of;
   }
   if (options.after) {
     of.of_ = fork(exec, *options.after, first, where);
@@ -117,22 +126,8 @@ void cache<Backend, Spec>::take(const Backend& exec, restoring<Spec, Store>& of,
     close(exec, of.of_, where);
     throw;
   }
-}
-
-template <class Backend, class Spec>
-template <class Store>
-restoring<Spec, Store> cache<Backend, Spec>::restore_layers(const Backend& exec, const Store& from, const digest& key,
-                                                            const restore_options& options, call_site where) {
-  static_assert(store<Store>, "restore: a store satisfies kvx::store");
-  static_assert(std::same_as<Backend, host>, "restore: only caches on the host are restored");
-  static_assert(layout::owns_rows, "restore: rows of an external layout are the caller's: restore into a cache that owns rows");
-  restoring<Spec, Store> result;
-  result.layers_ = geometry().layers;
-  result.state_ = result.stored_.open(exec, parts_, from, key, options, where);
-  if (result.ok()) result.state_ = result.stored_.check_all();
-  if (result.ok()) take(exec, result, options, where);
-  if (!result.ok() && result.of_ != sequence{}) close(exec, std::exchange(result.of_, {}), where);
-  return result;
+  if (!of.ok()) close(exec, std::exchange(of.of_, {}), where);
+  return of;
 }
 
 template <class Backend, class Spec>
