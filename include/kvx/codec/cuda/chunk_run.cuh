@@ -1,0 +1,104 @@
+#pragma once
+// Consecutive chunks of one model, which the matrix products take at once: their shape, their memory, their list.
+
+#include <kvx/codec/cuda/device_chunk.cuh>
+#include <kvx/codec/cuda/encode_coefficients.cuh>
+#include <kvx/codec/cuda/span_model.cuh>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/scratch_parts.hpp>
+#include <kvx/transform/cuda/half_product.cuh>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvx {
+
+/// Tokens of a sequence that follow each other, in chunks of `chunk_tokens` but the last.
+///
+/// components  rows of their coefficients: what the step or the plan keeps, or more
+struct chunk_run {
+  std::int64_t tokens = 0;
+  std::int64_t chunk_tokens = 0;
+  std::int64_t components = 0;
+
+  KVX_HD constexpr std::int64_t chunks() const { return ceil_div(tokens, chunk_tokens); }
+};
+
+inline void require_run(const chunk_run& run, const device_span_model& model, call_site where) {
+  require_range("codec: tokens of a chunk", run.chunk_tokens, 1, 1 << 20, where);
+  require_range("codec: tokens of a run", run.tokens, 0, INT32_MAX, where);
+  require_range("codec: components of a run", run.components, 0, model.basis.rank, where);
+}
+
+/// The chunks of a run as a launch takes them; list in device memory.
+inline device_chunks chunks_of(const chunk_run& run, const device_span_model& model, const device_chunk* list) {
+  return {list, run.chunks(), run.tokens < run.chunk_tokens ? run.tokens : run.chunk_tokens, run.components, model.run_count};
+}
+
+/// What encoding a run needs, from one block of memory; without one it counts.
+///
+/// coefficients (components, tokens); factors (tokens); x (tokens, features)
+struct encode_run_memory {
+  float* coefficients = nullptr;
+  float* factors = nullptr;
+  two_halves x;
+  std::byte* symbols = nullptr;
+  std::int64_t bytes = 0;
+
+  template <class Codec>
+  encode_run_memory(const Codec& codec, const chunk_run& run, const device_span_model& model, std::byte* memory) {
+    scratch_parts parts{memory, 0};
+    coefficients = parts.take<float>(run.components * run.tokens);
+    factors = parts.take<float>(run.tokens);
+    x.pitch = model.basis_pitch;
+    x.high = parts.take<half>(run.tokens * x.pitch);
+    x.low = parts.take<half>(run.tokens * x.pitch);
+    symbols = parts.take<std::byte>(encode_coefficients_scratch(codec, chunks_of(run, model, nullptr)));
+    bytes = parts.used;
+  }
+};
+
+/// The same for decoding; products holds the rows of as many features as are restored at once.
+///
+/// coefficients (components, tokens); x (components, tokens rounded up to 8); factors (tokens); products (tokens, features)
+struct decode_run_memory {
+  float* coefficients = nullptr;
+  float* factors = nullptr;
+  two_halves x;
+  float* products = nullptr;
+  std::int64_t bytes = 0;
+
+  decode_run_memory(const chunk_run& run, std::int64_t features, std::byte* memory) {
+    scratch_parts parts{memory, 0};
+    coefficients = parts.take<float>(run.components * run.tokens);
+    factors = parts.take<float>(run.tokens);
+    x.pitch = round_up(run.tokens, 8);
+    x.high = parts.take<half>(run.components * x.pitch);
+    x.low = parts.take<half>(run.components * x.pitch);
+    products = parts.take<float>(run.tokens * features);
+    bytes = parts.used;
+  }
+};
+
+/// The chunks of a run, to be brought to device memory.
+///
+/// where_of    i -> span of the device's bytes: of chunk i, or the room for it; on a multiple of 4
+/// factors     null where chunks are decoded
+template <class BytesOf>
+std::vector<device_chunk> list_of(const chunk_run& run, const span_on_device& model, float* coefficients, const float* factors,
+                                  const BytesOf& bytes_of) {
+  std::vector<device_chunk> list;
+  for (std::int64_t i = 0; i < run.chunks(); ++i) {
+    const std::int64_t first = i * run.chunk_tokens, left = run.tokens - first;
+    const std::span<std::byte> bytes = bytes_of(i);
+    list.push_back({model.there(), bytes.data(), static_cast<std::int64_t>(bytes.size()),
+                    static_cast<std::int32_t>(left < run.chunk_tokens ? left : run.chunk_tokens), run.components, coefficients + first,
+                    run.tokens, factors != nullptr ? factors + first : nullptr});
+  }
+  return list;
+}
+
+}  // namespace kvx
