@@ -62,6 +62,12 @@ void check_columns(const dci_shape& shape, const dci_world<E>& world, std::int64
     }
     CAPTURE(j);
     CHECK(members == plain.members[static_cast<std::size_t>(j)]);
+    CHECK(page.spread() == plain.spreads[static_cast<std::size_t>(j)]);
+    for (int d = 0; d < of.rows.key_dim && keeps_means(shape) && !members.empty(); ++d) {
+      double sum = 0;
+      for (const std::int32_t t : members) sum += static_cast<double>(to_float(of.key(t)[d]));
+      CHECK(of.mean_of(j)[d] == round_to<bf16>(static_cast<float>(sum / static_cast<double>(members.size()))));
+    }
     if (!keeps_links(shape)) continue;
     CHECK(page.radius() == plain.radius[static_cast<std::size_t>(block / shape.block)]);
     for (std::int64_t slot = 0; slot < P; ++slot) {
@@ -95,7 +101,8 @@ TEST_CASE_TEMPLATE("columns are the plain ones, for every packing and dim", E, f
     for (const packing pack : {packing::positional, packing::projection, packing::greedy, packing::bisection}) {
       for (const int metric : {0, 1, 2}) {
         if (metric != 0 && (pack == packing::positional || dim == 129)) continue;
-        const dci_shape shape{.block = 64, .pack = pack, .first_promotion = 120, .promotion = 300};
+        const auto rank = dim == 46 ? dci_shape::ranking::mean_then_member : dci_shape::ranking::best_member;
+        const dci_shape shape{.block = 64, .pack = pack, .rank = rank, .first_promotion = 120, .promotion = 300};
         dci_world<E> world(shape, 8, dim, 256, 16);
         const metrics_of metrics(dim, 4, metric == 2, 5);
         const auto used = metric == 0 ? std::vector<query_metric>() : metrics.all;
@@ -115,7 +122,7 @@ TEST_CASE("blocks of one and two bytes, pages of 1 to 64 tokens, heads, sinks of
     std::int64_t sink;
   };
   for (const shapes s : {shapes{256, 16, 32}, {256, 64, 0}, {512, 16, 16}, {64, 1, 3}, {32, 32, 96}, {96, 16, 208}}) {
-    const dci_shape shape{.block = s.block, .first_promotion = 60};
+    const dci_shape shape{.block = s.block, .rank = dci_shape::ranking::best_member, .first_promotion = 60};
     dci_world<bf16> world(shape, s.page, 24, s.block * 2 < 300 ? 3 * s.block : 2 * s.block, s.sink, 2, 9);
     const std::int64_t blocks = s.block * 2 < 300 ? 3 : 2;
     CAPTURE(s.block);
@@ -128,7 +135,7 @@ TEST_CASE("blocks of one and two bytes, pages of 1 to 64 tokens, heads, sinks of
 }
 
 TEST_CASE("indexing in any pieces leaves the same bytes") {
-  for (const auto rank : {dci_shape::ranking::best_member, dci_shape::ranking::two_level_means}) {
+  for (const auto rank : {dci_shape::ranking::best_member, dci_shape::ranking::mean_then_member, dci_shape::ranking::two_level_means}) {
     const dci_shape shape{.block = 32, .rank = rank, .first_promotion = 200, .promotion = 300};
     const auto bytes = [&](const std::vector<std::int64_t>& pieces) {
       dci_world<half> world(shape, 8, 40, 320, 8);
@@ -151,7 +158,8 @@ TEST_CASE("indexing in any pieces leaves the same bytes") {
 
 TEST_CASE("keys that no search may find: NaN, infinite, too long; and equal and zero keys") {
   for (const packing pack : {packing::projection, packing::greedy, packing::bisection}) {
-    const dci_shape shape{.block = 64, .pack = pack, .first_promotion = 200};
+    const auto rank = pack == packing::greedy ? dci_shape::ranking::mean_then_member : dci_shape::ranking::best_member;
+    const dci_shape shape{.block = 64, .pack = pack, .rank = rank, .first_promotion = 200};
     for (const int kind : {0, 1, 2, 3}) {
       dci_world<float> world(shape, 8, 20, 192, 8);
       std::mt19937 random(4);
@@ -169,7 +177,7 @@ TEST_CASE("keys that no search may find: NaN, infinite, too long; and equal and 
 }
 
 TEST_CASE("near ties are decided in double") {
-  const dci_shape shape{.block = 64, .first_promotion = 300, .promotion = 1};
+  const dci_shape shape{.block = 64, .rank = dci_shape::ranking::best_member, .first_promotion = 300, .promotion = 1};
   dci_world<float> world(shape, 8, 64, 256, 0);
   std::mt19937 random(4);
   std::normal_distribution<float> normal;
@@ -186,7 +194,7 @@ TEST_CASE("near ties are decided in double") {
 }
 
 TEST_CASE("lists follow growth and cuts as if they were built anew; copies are their own") {
-  const dci_shape shape{.block = 32, .first_promotion = 200, .promotion = 300};
+  const dci_shape shape{.block = 32, .rank = dci_shape::ranking::best_member, .first_promotion = 200, .promotion = 300};
   dci_world<float> world(shape, 8, 16, 640, 16);
   world.index(0, 20);
   const auto anew = [&](std::int64_t tokens) {

@@ -143,7 +143,7 @@ TEST_CASE_TEMPLATE("without limits every ranking finds the best pages", E, float
 
 TEST_CASE("an unlimited beam finds what looking at every token finds, to the bit and the tie") {
   for (const int equal : {0, 1, 2}) {
-    dci_shape shape{.block = 64, .first_promotion = 80};
+    dci_shape shape{.block = 64, .rank = ranking::best_member, .first_promotion = 80};
     dci_world<bf16> world(shape, 16, 32, 1024, 32);
     for (std::int64_t t = 0; t < 1024 && equal != 0; ++t) {
       for (int d = 0; d < 32; ++d) world.set_key(t, d, equal == 1 ? .5f : 0.0f);
@@ -170,7 +170,7 @@ TEST_CASE("an unlimited beam finds what looking at every token finds, to the bit
 }
 
 TEST_CASE("a beam finds a planted key that no mean shows, for a part of the inner products") {
-  const dci_shape shape{.block = 256, .first_promotion = 30};
+  const dci_shape shape{.block = 256, .rank = ranking::best_member};
   constexpr std::int64_t tokens = 8192;
   dci_world<bf16> world(shape, 16, 64, tokens, 32);
   std::mt19937 random(6);
@@ -226,7 +226,7 @@ TEST_CASE("tokens of pages: members that can be found, ascending") {
 }
 
 TEST_CASE("nothing to find: empty zones, no page asked for, only keys that cannot be found, queries with NaN") {
-  const dci_shape shape{.block = 64};
+  const dci_shape shape{.block = 64, .rank = ranking::best_member};
   dci_world<float> world(shape, 16, 16, 128, 16);
   group_of_queries q(2, 16, 1);
   dci_lists lists;
@@ -245,7 +245,7 @@ TEST_CASE("nothing to find: empty zones, no page asked for, only keys that canno
 }
 
 TEST_CASE("misuse is refused") {
-  const dci_shape shape{.block = 64};
+  const dci_shape shape{.block = 64, .rank = ranking::best_member};
   dci_world<float> world(shape, 16, 16, 128, 16);
   world.index(0, 2);
   dci_lists lists;

@@ -91,6 +91,7 @@ class dci_world {
 struct plain_pages {
   std::vector<std::int32_t> parents;                 // (tokens)
   std::vector<float> radius;                         // (blocks)
+  std::vector<float> spreads;                         // (pages)
   std::vector<std::vector<std::int32_t>> members;    // (pages): those that can be found, ascending positions
 };
 
@@ -108,10 +109,12 @@ std::vector<std::vector<float>> plain_keys(const dci_head<E>& of, std::int64_t t
 class plain_packing {
  public:
   plain_packing(const dci_shape& shape, int page_tokens, std::vector<std::vector<float>> keys, const query_metric& metric, int dim)
-      : shape_(shape), page_tokens_(page_tokens), dim_(dim), keys_(std::move(keys)), asked_(keys_) {
+      : shape_(shape), page_tokens_(page_tokens), dim_(dim), keys_(std::move(keys)), asked_(keys_), trace_(dim) {
     if (metric.values == nullptr) return;
     double largest = 0;
     for (int d = 0; d < dim; ++d) largest = std::max(largest, static_cast<double>(metric.values[metric.full ? d * (dim + 1) : d]));
+    trace_ = 0;
+    for (int d = 0; d < dim; ++d) trace_ += static_cast<double>(metric.values[metric.full ? d * (dim + 1) : d]) * power_to_one(largest);
     for (std::size_t t = 0; t < keys_.size(); ++t) {
       for (int d = 0; d < dim; ++d) {
         double sum = 0;
@@ -120,6 +123,31 @@ class plain_packing {
         asked_[t][static_cast<std::size_t>(d)] = static_cast<float>(sum * power_to_one(largest));
       }
     }
+  }
+
+  /// The spread of one page of rows.
+  float spread(const std::vector<int>& page) const {
+    const auto lanes = asked_[0].size();
+    const auto mean_of = [&](const std::vector<std::vector<float>>& rows) {
+      std::vector<float> mean(lanes);
+      for (std::size_t d = 0; d < lanes; ++d) {
+        double sum = 0;
+        for (const int t : page) sum += static_cast<double>(rows[static_cast<std::size_t>(t)][d]);
+        mean[d] = static_cast<float>(sum / static_cast<double>(page.size()));
+      }
+      return mean;
+    };
+    const auto mean = mean_of(keys_), asked_mean = mean_of(asked_);
+    double sum = 0;
+    for (const int t : page) {
+      std::vector<float> x(lanes), z(lanes);
+      for (std::size_t d = 0; d < lanes; ++d) {
+        x[d] = key(t)[d] - mean[d];
+        z[d] = asked(t)[d] - asked_mean[d];
+      }
+      sum += dot(x.data(), z.data());
+    }
+    return sum > 0 ? static_cast<float>(std::sqrt(sum / (static_cast<double>(page.size()) * trace_))) : 0.0f;
   }
 
   /// Pages of rows, each ascending.
@@ -213,6 +241,7 @@ class plain_packing {
   dci_shape shape_;
   int page_tokens_, dim_;
   std::vector<std::vector<float>> keys_, asked_;
+  double trace_;
   std::vector<std::vector<int>> result_;
 };
 
@@ -260,8 +289,10 @@ plain_pages plain_index(const dci_shape& shape, const dci_head<E>& of, std::int6
     const std::int64_t sinks = std::clamp<std::int64_t>(of.sink - first, 0, shape.block) / P;
     for (std::int64_t j = 0; j < shape.block / P; ++j) {
       auto& members = all.members.emplace_back();
+      all.spreads.push_back(0);
       if (j < sinks || j - sinks >= static_cast<std::int64_t>(pages.size())) continue;
       for (const int i : pages[static_cast<std::size_t>(j - sinks)]) members.push_back(here[static_cast<std::size_t>(i)]);
+      if (keeps_means(shape)) all.spreads.back() = packing.spread(pages[static_cast<std::size_t>(j - sinks)]);
     }
   }
   return all;

@@ -22,6 +22,14 @@ struct block_keys {
   KVX_HD constexpr const float* row(int i) const { return rows + i * pitch; }
 };
 
+/// The same rows in the query metric M: z = M x, with M scaled by a power of two; x itself without a metric.
+///
+/// trace       of the scaled M; D without one
+struct asked_keys {
+  block_keys rows;
+  double trace = 0;
+};
+
 /// Floats from one row to the next.
 KVX_HD constexpr std::int64_t block_key_pitch(int dim) { return round_up(dim, 2 * fixed_dot_lanes); }
 

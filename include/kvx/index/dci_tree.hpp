@@ -21,12 +21,13 @@ namespace kvx {
 ///                  and those nearest to it; bisection: halves at the median of the principal direction, down to pages
 /// metric           what "similar" means to a packing: keys as they are, or weighted by the second moment of the queries (query_metric)
 /// ranking          best_member: a page is worth its best token, exact keys found through the tree; coded_member: the same by the codes of
-///                  all tokens; mean_key: its mean; mean_then_member: the best pages by their means, then their tokens; two_level_means:
-///                  blocks by their means, then the pages of the best blocks by theirs
+///                  all tokens; mean_key: its mean; mean_then_member: the best pages by mean and spread, then their tokens;
+///                  two_level_means: blocks by their means, then the pages of the best blocks by theirs
 /// first_promotion  of a thousand tokens, those that reach level 1; `promotion`: of a thousand of one level, those that reach the next
 /// seed             of promotions and random directions; one for the cache
 /// source           IceCache (arXiv 2604.10539) on Prioritized DCI (arXiv 1703.00440): projection, best_member; p0 .01, here .03.
-///                  bisection, blocks, the query metric are ours
+///                  bisection, blocks, the query metric and the spread are ours. The tree needs many inner products on real keys, since one
+///                  token stands for a cell; docs/icecache.md has the numbers
 struct dci_shape {
   enum class packing : std::uint8_t { positional, projection, greedy, bisection };
   enum class metric : std::uint8_t { keys, diagonal, full };
@@ -35,7 +36,7 @@ struct dci_shape {
   int block = 256;
   packing pack = packing::bisection;
   metric by = metric::full;
-  ranking rank = ranking::best_member;
+  ranking rank = ranking::mean_then_member;
   int first_promotion = 30;
   int promotion = 200;
   std::uint64_t seed = 0x6b76785f64636974;
@@ -93,9 +94,11 @@ inline constexpr std::int32_t no_parent = -1, not_in_tree = -2;
 /// What is kept of one page, rows staying in time order: which tokens of the block are its members, and in which page of the block each of
 /// its own slots went.
 ///
-/// shapes      members [P], places [P], each of one byte, of two with blocks above 256; then count and radius
+/// shapes      members [P], places [P], each of one byte, of two with blocks above 256; then count, spread and radius
 /// count       members that can be found come first, ascending; the others (keys with NaN, infinity or a norm of 2^60 and more) behind
 ///             them, so that members of all pages of a block are a permutation
+/// spread      how far a logit of a member lies from that of the mean, for a query of length 1 that the metric expects:
+///             sqrt(mean over members of (k - mean) . M (k - mean) / trace M)
 /// radius      of the sphere that keys of this block were put on, see dci_links; 0 without links
 struct packed_page {
   std::byte* data = nullptr;
@@ -108,11 +111,12 @@ struct packed_page {
   KVX_HD constexpr void set_place(int slot, int page) const { set(tokens + slot, page); }
 
   KVX_HD std::int32_t& count() const { return *reinterpret_cast<std::int32_t*>(data + scalars(tokens, bytes)); }
-  KVX_HD float& radius() const { return *reinterpret_cast<float*>(data + scalars(tokens, bytes) + 4); }
+  KVX_HD float& spread() const { return *reinterpret_cast<float*>(data + scalars(tokens, bytes) + 4); }
+  KVX_HD float& radius() const { return *reinterpret_cast<float*>(data + scalars(tokens, bytes) + 8); }
 
   KVX_HD static constexpr int entry_bytes(const dci_shape& s) { return s.block <= 256 ? 1 : 2; }
   KVX_HD static constexpr std::int64_t scalars(int tokens, int bytes) { return round_up(std::int64_t{2} * tokens * bytes, 4); }
-  KVX_HD static constexpr std::int64_t block_bytes(const dci_shape& s, int tokens) { return scalars(tokens, entry_bytes(s)) + 8; }
+  KVX_HD static constexpr std::int64_t block_bytes(const dci_shape& s, int tokens) { return scalars(tokens, entry_bytes(s)) + 12; }
 
  private:
   KVX_HD constexpr int entry(int i) const {
@@ -132,7 +136,7 @@ constexpr std::array<column, dci_column_count> dci_columns(const dci_shape& s, p
   result[column_links].block_bytes = keeps_links(s) ? std::int64_t{4} * page.tokens : 0;
   return result;
 }
-static_assert(dci_columns({}, {16, 128, 128})[column_members].pitch() == 64 && dci_columns({}, {16, 128, 128})[column_links].pitch() == 64);
+static_assert(dci_columns({}, {16, 128, 128})[column_members].pitch() == 64 && dci_columns({}, {16, 128, 128})[column_links].pitch() == 0);
 
 /// The policy.
 template <dci_shape Shape = dci_shape{}>

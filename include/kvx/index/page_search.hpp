@@ -22,6 +22,7 @@ struct page_search {
   int pages = 12;
   int beam = 0;
   int probes = 0;
+  float spread = 2;
   group_rule rule = {};
   bool interleave = false;
 };
@@ -32,11 +33,12 @@ KVX_HD constexpr std::int64_t default_beam(std::int64_t tokens) { return tokens 
 /// Above level 1, so many times the beam are followed: there are few tokens, and what is lost there is lost for good.
 inline constexpr std::int64_t upper_breadth = 4;
 
-/// mean_then_member: eight pages for each that is found. two_level_means: an eighth of the blocks, at least four.
-KVX_HD constexpr std::int64_t default_probes(const dci_shape& s, std::int64_t tokens, std::int64_t pages) {
-  if (s.rank != dci_shape::ranking::two_level_means) return 8 * pages;
-  const std::int64_t blocks = tokens / s.block;
-  return blocks < 32 ? 4 : blocks / 8;
+/// mean_then_member: an eighteenth of the pages, at least two for each that is found, so that means and tokens together are .12 inner
+/// products a token. two_level_means: an eighth of the blocks, at least four.
+KVX_HD constexpr std::int64_t default_probes(const dci_shape& s, int page_tokens, std::int64_t tokens, std::int64_t pages) {
+  const bool blocks = s.rank == dci_shape::ranking::two_level_means;
+  const std::int64_t share = blocks ? tokens / s.block / 8 : tokens / page_tokens / 18, least = blocks ? 4 : 2 * pages;
+  return share > least ? share : least;
 }
 
 /// Outcome of a search.

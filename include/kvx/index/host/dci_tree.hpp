@@ -35,6 +35,7 @@ struct indexing_parts {
   std::int32_t* order;     // (block)
   std::int32_t* level;     // (block) rows of the tokens of one level
   std::int32_t* page_of;   // (pages of a block) order in which pages are written
+  float *mean, *asked_mean, *from_mean, *asked_from_mean;  // (pitch)
   packing_parts packing;
   promoted_points points;
 
@@ -47,6 +48,10 @@ struct indexing_parts {
         order(s.take<std::int32_t>(shape.block)),
         level(s.take<std::int32_t>(shape.block)),
         page_of(s.take<std::int32_t>(shape.block / page_tokens)),
+        mean(s.take<float>(block_key_pitch(dim))),
+        asked_mean(s.take<float>(block_key_pitch(dim))),
+        from_mean(s.take<float>(block_key_pitch(dim))),
+        asked_from_mean(s.take<float>(block_key_pitch(dim))),
         packing(s, shape.block, dim),
         points(s, counts, dim) {}
 };
@@ -132,7 +137,8 @@ class indexer {
   void pack(std::int64_t first, const query_metric& metric) {
     const int P = of_.rows.page_tokens, pages = shape_.block / P;
     const auto sink_pages = static_cast<int>(std::clamp<std::int64_t>(of_.sink - first, 0, shape_.block) / P);
-    pack_block(shape_, keys_, metric, at_.parents, P, at_.packing, at_.order);
+    asked_ = ask_block(keys_, metric, at_.packing);
+    pack_block(shape_, keys_, asked_.rows, at_.parents, P, at_.packing, at_.order);
     for (int j = 0; j < sink_pages; ++j) {
       for (int i = 0; i < P; ++i) put(first, j, i, j * P + i);
       close(first, j, nullptr, 0);
@@ -153,7 +159,8 @@ class indexer {
     place_lost(first, sink_pages);
     if (keeps_block_means(shape_)) {
       std::iota(at_.order, at_.order + keys_.n, 0);
-      average(at_.order, keys_.n, mean_of(first, 0) + dim_);
+      average(keys_, at_.order, keys_.n, at_.mean);
+      round_mean(mean_of(first, 0) + dim_);
     }
   }
 
@@ -178,24 +185,43 @@ class indexer {
     page(first, offset / of_.rows.page_tokens).set_place(offset % of_.rows.page_tokens, j);
   }
 
-  /// Page j is complete: its count, and the mean of its members.   rows (count)
+  /// Page j is complete: its count, the mean of its members and their spread.   rows (count)
   void close(std::int64_t first, int j, const std::int32_t* rows, int count) {
-    page(first, j).count() = count;
-    if (!keeps_links(shape_)) page(first, j).radius() = 0;
-    if (keeps_means(shape_)) average(rows, count, mean_of(first, j));
+    const packed_page p = page(first, j);
+    p.count() = count;
+    p.spread() = 0;
+    if (!keeps_links(shape_)) p.radius() = 0;
+    if (!keeps_means(shape_)) return;
+    average(keys_, rows, count, at_.mean);
+    round_mean(mean_of(first, j));
+    average(asked_.rows, rows, count, at_.asked_mean);
+    double sum = 0;
+    for (int i = 0; i < count; ++i) {
+      const float *const x = keys_.row(rows[i]), *const z = asked_.rows.row(rows[i]);
+      for (std::int64_t d = 0; d < pitch(); ++d) {
+        at_.from_mean[d] = x[d] - at_.mean[d];
+        at_.asked_from_mean[d] = z[d] - at_.asked_mean[d];
+      }
+      sum += fixed_dot(at_.from_mean, at_.asked_from_mean, dim_);
+    }
+    if (sum > 0) p.spread() = static_cast<float>(host_links::square_root(sum / (count * asked_.trace)));
   }
 
   bf16* mean_of(std::int64_t first, int j) const { return of_.mean_of(first / of_.rows.page_tokens + j); }
 
-  /// The mean of some rows, summed in double, ascending.
-  void average(const std::int32_t* rows, int count, bf16* mean) {
+  /// The mean of some rows, summed in double, ascending; zero of none.   mean (pitch)
+  void average(const block_keys& of, const std::int32_t* rows, int count, float* mean) {
     double* const sums = at_.packing.sums;
-    std::fill_n(sums, dim_, 0.0);
+    std::fill_n(sums, pitch(), 0.0);
     for (int i = 0; i < count; ++i) {
-      const float* const row = keys_.row(rows[i]);
-      for (int d = 0; d < dim_; ++d) sums[d] += static_cast<double>(row[d]);
+      const float* const row = of.row(rows[i]);
+      for (std::int64_t d = 0; d < pitch(); ++d) sums[d] += static_cast<double>(row[d]);
     }
-    for (int d = 0; d < dim_; ++d) mean[d] = round_to<bf16>(count == 0 ? 0.0f : static_cast<float>(sums[d] / count));
+    for (std::int64_t d = 0; d < pitch(); ++d) mean[d] = count == 0 ? 0.0f : static_cast<float>(sums[d] / count);
+  }
+
+  void round_mean(bf16* to) const {
+    for (int d = 0; d < dim_; ++d) to[d] = round_to<bf16>(at_.mean[d]);
   }
 
   const dci_shape& shape_;
@@ -205,6 +231,7 @@ class indexer {
   int dim_;
   double largest_ = 0;
   block_keys keys_;
+  asked_keys asked_;
 };
 
 }  // namespace host_dci

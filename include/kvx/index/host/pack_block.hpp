@@ -42,16 +42,10 @@ namespace host_packing {
 /// One packing of one block. `order` becomes the tokens of page 0, of page 1, ...
 class packer {
  public:
-  packer(const dci_shape& shape, const block_keys& keys, const query_metric& metric, int page_tokens, const packing_parts& parts,
+  packer(const dci_shape& shape, const block_keys& keys, const block_keys& asked, int page_tokens, const packing_parts& parts,
          std::int32_t* order)
-      : shape_(shape),
-        keys_(keys),
-        page_tokens_(page_tokens),
-        at_(parts),
-        order_(order),
-        asked_{parts.asked, nullptr, keys.n, keys.dim, keys.pitch} {
-    std::iota(order_, order_ + keys.n, 0);
-    weigh(metric);
+      : shape_(shape), keys_(keys), asked_(asked), page_tokens_(page_tokens), at_(parts), order_(order) {
+    std::iota(order_, order_ + keys_.n, 0);
   }
 
   void bisect() { bisect(0, keys_.n, static_cast<int>(ceil_div(keys_.n, page_tokens_))); }
@@ -90,33 +84,6 @@ class packer {
     std::sort(order_ + middle, order_ + end);
   }
 
-  /// asked = M x, with M scaled by a power of two.
-  void weigh(const query_metric& metric) {
-    if (metric.values == nullptr) {
-      asked_.rows = keys_.rows;
-      return;
-    }
-    const int D = keys_.dim;
-    double largest = 0;  // of the diagonal: none of a second moment is larger
-    for (int d = 0; d < D; ++d) largest = std::max(largest, static_cast<double>(metric.values[metric.full ? d * (D + 1) : d]));
-    const double factor = power_to_one(largest);
-    for (int t = 0; t < keys_.n; ++t) {
-      const float* const x = keys_.row(t);
-      float* const z = at_.asked + t * keys_.pitch;
-      std::fill(z + D, z + keys_.pitch, 0.0f);
-      if (!metric.full) {
-        for (int d = 0; d < D; ++d) z[d] = static_cast<float>(static_cast<double>(metric.values[d]) * factor * static_cast<double>(x[d]));
-        continue;
-      }
-      std::fill_n(at_.sums, keys_.pitch, 0.0);
-      for (int e = 0; e < D; ++e) {  // M is symmetric: its row e
-        const float* const row = metric.values + static_cast<std::ptrdiff_t>(e) * D;
-        for (int d = 0; d < D; ++d) at_.sums[d] += static_cast<double>(row[d]) * static_cast<double>(x[e]);
-      }
-      for (int d = 0; d < D; ++d) z[d] = static_cast<float>(at_.sums[d] * factor);
-    }
-  }
-
   void bisect(int first, int end, int pages) {
     if (pages < 2) return;
     const int D = keys_.dim;
@@ -148,24 +115,53 @@ class packer {
 
   const dci_shape& shape_;
   const block_keys& keys_;
+  const block_keys& asked_;
   int page_tokens_;
   const packing_parts& at_;
   std::int32_t* order_;
-  block_keys asked_;
 };
 
 }  // namespace host_packing
 
+/// The rows of a block in its query metric: into parts.asked, unless there is none.
+///
+/// cost        n D^2 products with a full metric
+/// exactness   sums of products of floats in double, ascending
+inline asked_keys ask_block(const block_keys& keys, const query_metric& metric, const packing_parts& parts) {
+  const int D = keys.dim;
+  if (metric.values == nullptr) return {keys, static_cast<double>(D)};
+  const auto diagonal = [&](int d) { return static_cast<double>(metric.values[metric.full ? std::ptrdiff_t{d} * (D + 1) : d]); };
+  double largest = 0, trace = 0;  // no component of a second moment is larger than the largest of its diagonal
+  for (int d = 0; d < D; ++d) largest = std::max(largest, diagonal(d));
+  const double factor = power_to_one(largest);
+  for (int d = 0; d < D; ++d) trace += diagonal(d) * factor;
+  for (int t = 0; t < keys.n; ++t) {
+    const float* const x = keys.row(t);
+    float* const z = parts.asked + t * keys.pitch;
+    std::fill_n(parts.sums, keys.pitch, 0.0);
+    if (!metric.full) {
+      for (int d = 0; d < D; ++d) parts.sums[d] = diagonal(d) * static_cast<double>(x[d]);
+    } else {
+      for (int e = 0; e < D; ++e) {  // M is symmetric: its row e
+        const float* const row = metric.values + static_cast<std::ptrdiff_t>(e) * D;
+        for (int d = 0; d < D; ++d) parts.sums[d] += static_cast<double>(row[d]) * static_cast<double>(x[e]);
+      }
+    }
+    for (std::int64_t d = 0; d < keys.pitch; ++d) z[d] = static_cast<float>(parts.sums[d] * factor);
+  }
+  return {{parts.asked, keys.offsets, keys.n, D, keys.pitch}, trace};
+}
+
 /// Orders the tokens of a block so that those of a page follow each other.
 ///
 /// shapes      parents (n): read by packing::projection alone; order (n): indices of rows; page j takes order [j P, (j + 1) P)
-/// cost        bisection: 2 (power_steps + 1) n D products for each halving, n D^2 for a full metric
+/// cost        bisection: 2 (power_steps + 1) n D products for each halving
 /// exactness   the same order everywhere: every decision is one of double sums in a fixed order
 /// source      bisection.hpp; projection: IceCache (arXiv 2604.10539), whose cells are cut each by itself: pages here hold the end of one
 ///             cell and the start of the next, so none is left part empty
-inline void pack_block(const dci_shape& shape, const block_keys& keys, const query_metric& metric, const std::int32_t* parents,
+inline void pack_block(const dci_shape& shape, const block_keys& keys, const block_keys& asked, const std::int32_t* parents,
                        int page_tokens, const packing_parts& parts, std::int32_t* order) {
-  host_packing::packer packer(shape, keys, metric, page_tokens, parts, order);
+  host_packing::packer packer(shape, keys, asked, page_tokens, parts, order);
   switch (shape.pack) {
     case dci_shape::packing::positional: break;
     case dci_shape::packing::projection: packer.project(parents); break;

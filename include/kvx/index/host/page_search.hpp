@@ -146,11 +146,33 @@ class finder {
     return means_of_pages(count);
   }
 
+  /// Adds to the logits of `count` means what the spread of each page may add.
+  void add_spreads(std::int64_t count) {
+    const float scale = query_.scale != 0 ? query_.scale : 1 / std::sqrt(static_cast<float>(of_.rows.key_dim));
+    for (int g = 0; g < group_; ++g) {
+      double square = 0;
+      for (int d = 0; d < of_.rows.key_dim; ++d) {
+        const auto q = static_cast<double>(*query_.queries.at(g, d));
+        square += q * q;
+      }
+      const float factor = options_.spread * std::fabs(scale) * static_cast<float>(std::sqrt(square));
+      float* const row = logits(count).at(g, 0);
+      for (std::int64_t i = 0; i < count; ++i) row[i] += factor * of_.packed(shape_, first_page_ + at_.ids[i]).spread();
+    }
+  }
+
   /// The best `wanted` of `count` pages whose means were looked at: to at_.beam. Returns how many.
   std::int64_t select_means(std::int64_t count, std::int64_t wanted) {
     const std::int64_t best = select(logits(count), wanted, at_.beam);
     for (std::int64_t i = 0; i < best; ++i) at_.beam[i] = at_.ids[at_.beam[i]];
     return best;
+  }
+
+  /// The members of the best pages by mean and spread.
+  void look_at_best(std::int64_t probes) {
+    const std::int64_t count = look_at_means();
+    if (options_.spread != 0) add_spreads(count);
+    look_at_members(select_means(count, probes));
   }
 
   /// The members of `count` pages in at_.beam.
@@ -336,13 +358,13 @@ page_search_result search_pages(const host&, const dci_shape& shape, const dci_h
   find.start();
   find.prepare_keys();
   const std::int64_t zone = query.end - query.begin;
-  const std::int64_t probes = options.probes > 0 ? options.probes : default_probes(shape, zone, options.pages);
+  const std::int64_t probes = options.probes > 0 ? options.probes : default_probes(shape, P, zone, options.pages);
   switch (shape.rank) {
     case dci_shape::ranking::best_member: find.descend(cells, options.beam > 0 ? options.beam : default_beam(zone)); break;
     case dci_shape::ranking::coded_member: find.look_at_all(); break;
     case dci_shape::ranking::mean_then_member:
       find.prepare_means();
-      find.look_at_members(find.select_means(find.look_at_means(), probes));
+      find.look_at_best(probes);
       break;
     case dci_shape::ranking::mean_key:
       find.prepare_means();
