@@ -74,7 +74,8 @@ inline std::int64_t far_frames(const geometry& g, const page_rules& rules, const
 template <class Layout, class Columns>
 cache_plan plan(const geometry& g, const Columns& columns, call_site where, bool spills = false, const zones& by = {}) {
   check(g, where);
-  require(offloads<Layout>() || g.near_tokens == 0, "geometry.near_tokens: only a layout with placement::offload_uva has rows elsewhere", where);
+  require(offloads<Layout>() || g.near_tokens == 0, "geometry.near_tokens: only a layout with placement::offload_uva has rows elsewhere",
+          where);
   cache_plan result;
   const std::int64_t tokens = Layout::shape.tokens;
   const std::int64_t unit_pages = Layout::shares_pages ? 1 : ceil_div(ceil_div(g.max_tokens, g.max_sequences), tokens);
@@ -109,7 +110,8 @@ cache_plan plan(const geometry& g, const Columns& columns, call_site where, bool
     group->retrieving += retrieves ? 1 : 0;
     const std::int64_t side = retrieves ? checked_product(checked_product(group->pages(), g.kv_heads), column_bytes) : 0;
     constexpr std::int64_t limit = std::numeric_limits<std::int64_t>::max() / 2;
-    require(rows >= 0 && far >= 0 && side >= 0 && far < limit - result.bytes.far && rows < limit - result.bytes.rows && side < limit - result.bytes.columns,
+    require(rows >= 0 && far >= 0 && side >= 0 && far < limit - result.bytes.far && rows < limit - result.bytes.rows &&
+                side < limit - result.bytes.columns,
             "geometry: the cache would need more than 2^62 bytes", where);
     result.bytes.rows += rows;
     result.bytes.far += far;

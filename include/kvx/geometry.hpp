@@ -23,8 +23,8 @@ namespace kvx {
 /// rope              which channels of keys and queries the model's rotary embedding turns into each other; what is learned of channels is
 ///                   shared by such pairs. Left out where there is one, retrieval finds less (recall .957 for .983 on our example model)
 /// near_tokens, hot_rows   layouts with placement::offload_uva, on a device: tokens of all sequences whose rows lie near in layers that
-///                   retrieve, at least those of a step, its sinks and recent zones (0: all); slots of each such layer and KV head for far rows
-///                   that were selected lately
+///                   retrieve, at least those of a step, its sinks and recent zones (0: all); slots of each such layer and KV head for far
+///                   rows that were selected lately
 /// rollback          tokens that `truncate` can always cut off a sequence whose window layers have freed old rows
 struct geometry {
   int layers = 0;

@@ -90,6 +90,9 @@ class cache_on_host {
   }
 
   row_view<const E> view(int layer) const {
+    if constexpr (cache_type::spills) {
+      if (geometry().kind(layer).sees == layer_kind::attention::retrieve) return gathered(layer);
+    }
     row_view<const E> rows = cache_.view(layer);
     rows_ = bytes_of(exec_, rows.key.data, row_bytes<E>(layout::shape, page_count(layer), rows.heads));
     const auto* const first = reinterpret_cast<const E*>(rows_.data());
@@ -112,6 +115,25 @@ class cache_on_host {
   void wait() const { check("cudaStreamSynchronize", cudaStreamSynchronize(exec_.stream)); }
 
  private:
+  /// Rows that may lie far, brought together under their pages' ids.
+  row_view<const E> gathered(int layer) const {
+    const auto placed = cache_.placed(layer);
+    const row_view<const E> near = placed.near;
+    const std::int64_t page = near.key.page_stride, bytes = page * static_cast<std::int64_t>(sizeof(E));
+    const std::vector<std::byte> copy = bytes_of(exec_, near.key.data, placed.far.near_pages * bytes);
+    rows_.assign(static_cast<std::size_t>(page_count(layer) * bytes), std::byte{0xff});
+    for (std::size_t p = 0; p < placed.frames.size(); ++p) {
+      const std::int64_t frame = placed.frames[p], beyond = frame - placed.far.near_pages;
+      if (frame < 0) continue;
+      const auto* const from =
+          beyond < 0 ? copy.data() + frame * bytes : reinterpret_cast<const std::byte*>(placed.far.key.data) + beyond * bytes;
+      std::memcpy(rows_.data() + p * static_cast<std::size_t>(bytes), from, static_cast<std::size_t>(bytes));
+    }
+    row_view<const E> rows = near;
+    rows.key.data = reinterpret_cast<const E*>(rows_.data());
+    rows.value.data = rows.key.data + (near.value.data - near.key.data);
+    return rows;
+  }
   std::int64_t page_count(int layer) const {
     return plan_.groups[static_cast<std::size_t>(plan_.group_of[static_cast<std::size_t>(layer)])].pages();
   }

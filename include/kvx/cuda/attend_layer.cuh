@@ -14,7 +14,9 @@
 #include <kvx/cuda/step_descriptor.cuh>
 #include <kvx/layout/batch_item.hpp>
 #include <kvx/layout/device_batch.hpp>
+#include <kvx/layout/hot_rows.hpp>
 #include <kvx/layout/layer_kind.hpp>
+#include <kvx/layout/placement.hpp>
 #include <kvx/sketch/cuda/energies.cuh>
 #include <kvx/sketch/value_code.hpp>
 #include <kvx/spec.hpp>
@@ -56,7 +58,7 @@ attend_memory run_memory(const device& exec, const cache_parts<Spec>& of, std::i
   return attend_retrieved_scratch<reranker>(exec, Spec::sketch, Spec::index_type::scoring, Spec::zones, Spec::layout_type::shape,
                                             of.layers[0].rows, of.geometry.query_heads, tokens, longest,
                                             {options.keep, options.breadth, options.scale, options.soft_cap, options.others},
-                                            short_below<Spec>(options));
+                                            short_below<Spec>(options), offloads<typename Spec::layout_type>());
 }
 
 /// Tokens that a sequence may have: those of the largest pool that keeps them all. With windows alone nothing bounds a sequence, and graphs
@@ -136,16 +138,21 @@ void observe_layer(const device& exec, const cache_parts<Spec>& of, const device
 /// Attention of the new tokens of a batch in one layer.
 ///
 /// replays     the launches are recorded, and planned for what lengths may become
+/// offload     row_offload, or rows_stay
 /// shapes      q (N, Q, D)   out (N, Q, Dv)   options.lse (N, Q) or null; scratch that holds attend_layer_scratch
-template <class Spec, class T>
-void attend_layer(const device& exec, const cache_parts<Spec>& of, const step_plan& plan, const device_step& step, int layer,
-                  tensor_view<const T, 3> q, tensor_view<T, 3> out, const attend_options& options, bool replays,
+template <class Spec, class T, class Offload>
+void attend_layer(const device& exec, const cache_parts<Spec>& of, const Offload& offload, const step_plan& plan, const device_step& step,
+                  int layer, tensor_view<const T, 3> q, tensor_view<T, 3> out, const attend_options& options, bool replays,
                   const attend_scratch& scratch, call_site where) {
   using E = typename Spec::layout_type::element_type;
   const auto& place = of.layer(layer);
   const layer_kind kind = of.geometry.kind(layer);
   const tensor_view<float, 2> lse(options.lse, q.extents[0], q.extents[1]);
-  device_batch densely = step.batch(place.group, replays);
+  device_batch densely = step.batch(place.row_group, replays);
+  const auto attend_all = [&](const auto& far) {
+    attend_dense<E, T>(exec, place.rows, densely, q, out, lse, {options.scale, options.soft_cap, kind.tokens, kind.sink},
+                       scratch.bytes.span(), scratch.counter_span(), far, where);
+  };
   if constexpr (reads_sketch<typename Spec::index_type>) {
     if (place.retrieves) {
       const step_routes routes = routes_of(plan.items[static_cast<std::size_t>(place.group)], Spec::zones, options, replays);
@@ -155,7 +162,7 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const step_pl
       for (const retrieve_run& run : step.runs) {
         if (!routes.retrieves || (run.prompt && routes.dense) || run.tokens == 0) continue;
         const device_batch batch = step.run(run, replays);
-        device_retrieve_layer<E> from{place.rows, key_columns_of(place.side), Spec::sketch, Spec::zones, batch, batch};
+        device_retrieve_layer<E> from{place.rows, key_columns_of(place.side), Spec::sketch, Spec::zones, step.row_run(run, replays), batch};
         if (of.balances.on()) from.balances = at.balances + run.entry;
         if (learns && !routes.dense) from.samples = at.samples + run.token;
         from.learned_at = of.balances.rules().at(place.ordinal);
@@ -168,17 +175,26 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const step_pl
         tensor_view<float, 2> sums = lse;
         if (sums.data != nullptr) sums.data = lse.at(run.token, 0);
         sums.extents[0] = run.tokens;
+        const auto far = [&] {
+          if constexpr (offloads<typename Spec::layout_type>()) {
+            return offload.rows_of(place.ordinal);
+          } else {
+            return all_near{};
+          }
+        }();
         attend_retrieved<Spec::layout_type::shape, E, T>(exec, from, Spec::index_type::scoring, of.spec.reranker, rows(q), rows(out), sums,
                                                          {options.keep, options.breadth, options.scale, options.soft_cap, options.others},
                                                          routes.shorter ? short_below<Spec>(options) - 1 : 0, scratch.bytes.span(),
-                                                         scratch.counter_span(), where);
+                                                         scratch.counter_span(), far, where);
       }
       if (!routes.dense) return;
       if (routes.retrieves) densely = step.prompts(replays);
     }
   }
-  attend_dense<E, T>(exec, place.rows, densely, q, out, lse, {options.scale, options.soft_cap, kind.tokens, kind.sink},
-                     scratch.bytes.span(), scratch.counter_span(), all_near{}, where);
+  if constexpr (offloads<typename Spec::layout_type>()) {
+    if (place.may_be_far()) return attend_all(offload.rows_of(place.ordinal).far);
+  }
+  attend_all(all_near{});
 }
 
 }  // namespace kvx

@@ -19,7 +19,7 @@
 
 namespace kvx {
 
-/// Makes the copies.
+/// Makes the copies; rows that may lie far are the affair of what places them.
 ///
 /// lists       memory for the uploaded lists
 /// cost        one upload; one launch a layer and one for each of its columns, whatever the number of copies
@@ -54,7 +54,9 @@ void copy_pages(const device& exec, const cache_plan& plan, std::span<const laye
   uploads.enqueue(exec, pieces);
   for (const auto& layer : layers) {
     const range& r = of_group[static_cast<std::size_t>(layer.group)];
-    if constexpr (Layout::owns_rows) copy_listed_rows(exec, layer.rows, rows_at + r.first, r.count, r.most_rows);
+    if constexpr (Layout::owns_rows) {
+      if (!layer.may_be_far()) copy_listed_rows(exec, layer.rows, rows_at + r.first, r.count, r.most_rows);
+    }
     for (const column_array& column : layer.side) {
       if (column.data != nullptr) copy_listed_blocks(exec, column, blocks_at + r.first, r.count, r.most_pages);
     }

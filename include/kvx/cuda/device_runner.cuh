@@ -16,8 +16,10 @@
 #include <kvx/cuda/encode_step.cuh>
 #include <kvx/cuda/learned_balance.cuh>
 #include <kvx/cuda/page_tables.cuh>
+#include <kvx/cuda/row_offload.cuh>
 #include <kvx/cuda/step_descriptor.cuh>
 #include <kvx/layout/cuda/rows.cuh>
+#include <kvx/layout/placement.hpp>
 #include <kvx/spec.hpp>
 #include <kvx/step.hpp>
 
@@ -26,6 +28,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -42,6 +45,7 @@ class device_runner {
   using parts = cache_parts<Spec>;
   using layout = typename Spec::layout_type;
   using memory = typename parts::memory;
+  static constexpr bool spills = offloads<layout>();
   static_assert(layout::owns_rows, "an external layout is for the host: the device's rows lie in pages of the cache");
   static_assert(parts::columns.size() == 0 || reads_sketch<typename Spec::index_type>,
                 "on the device an index has the columns of a key sketch, or none");
@@ -49,18 +53,20 @@ class device_runner {
 
   device_runner(const device& exec, const parts& of)
       : home_(exec),
-        tables_(of.plan.groups.size(), of.book->slots().size()),
+        tables_(of.plan.groups.size() + 1, of.book->slots().size()),
+        offload_(exec, of, call_site::here()),
         encoder_(exec, of.geometry.layers, parts::columns.size() > 0) {}
   device_runner(device_runner&&) = default;
   device_runner& operator=(device_runner&&) = delete;
   ~device_runner() { encoder_.finish(home_); }
 
-  void plan(const device& exec, const parts& of, step_plan& step, call_site) {
+  void plan(const device& exec, const parts& of, step_plan& step, call_site where) {
     require_uncaptured(exec);
     const auto now = std::make_shared<device_step>(vacant(exec, of));
     now->tokens = step.reserved.tokens;
     now->entries = static_cast<int>(step.reserved.parts.size());
     now->planned = longest_sequence(of);
+    now->apart = spills;
     for (const reservation::part& p : step.reserved.parts) {
       now->longest = std::max(now->longest, p.length + p.tokens);
       now->most_queries = std::max(now->most_queries, p.tokens);
@@ -69,14 +75,14 @@ class device_runner {
     now->runs = retrieve_runs(step.reserved.parts, most_run_tokens(exec, of));
     now->replayable = std::none_of(now->runs.begin(), now->runs.end(), [](const retrieve_run& r) { return r.prompt; });
     scratch_.reserve(exec, attend_layer_scratch(exec, of, *now, attend_options{}, now->replayable), captured_);
-    upload(exec, of, step, *now);
+    upload(exec, of, step, *now, where);
     copy(exec, of, step.reserved.copies);
     step.of_backend = now;
   }
 
   template <class T>
   void append(const device& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> k, tensor_view<const T, 3> v) {
-    append_rows(exec, of.layer(layer).rows, planned(step).batch(of.layer(layer).group, false), k, v);
+    append_rows(exec, of.layer(layer).rows, planned(step).batch(of.layer(layer).row_group, false), k, v);
   }
 
   template <class T>
@@ -95,7 +101,7 @@ class device_runner {
     }
     if (place.retrieves) encoder_.hold(exec, place.ordinal, replays);
     if (place.retrieves) mark_seen(step, place.ordinal);
-    attend_layer<Spec, T>(exec, of, step, now, layer, q, out, options, replays, scratch_, where);
+    attend_layer<Spec, T>(exec, of, offload_, step, now, layer, q, out, options, replays, scratch_, where);
   }
 
   template <class T>
@@ -112,16 +118,34 @@ class device_runner {
 
   void encode(const device& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted) {
     require_uncaptured(exec);
-    if constexpr (parts::columns.size() > 0) encoder_.template encode<Spec>(exec, of, step, accepted);
+    if constexpr (parts::columns.size() > 0) {
+      const auto frame_of = [&](std::int32_t page) {
+        if constexpr (spills) {
+          return offload_.frame(page);
+        } else {
+          return page;
+        }
+      };
+      encoder_.template encode<Spec>(exec, of, step, accepted, frame_of);
+    }
   }
 
   void copy(const device& exec, const parts& of, std::span<const page_copy> copies) {
     if (copies.empty()) return;
     release(exec);
     copy_pages<layout>(exec, of.plan, std::span<const memory>(of.layers), copies, uploads_, lists_);
+    if constexpr (spills) offload_.copy(exec, of, copies);
   }
 
   void release(const device& exec) { encoder_.finish(exec); }
+
+  void count(const parts& of, cache_stats& to) const {
+    if constexpr (spills) offload_.count(of, to);
+  }
+
+  auto placed(const memory& layer) const {
+    if constexpr (spills) return offload_.placed(layer.ordinal, layer.rows);
+  }
 
  private:
   static const device_step& planned(const step_plan& step) { return *static_cast<const device_step*>(step.of_backend.get()); }
@@ -139,7 +163,7 @@ class device_runner {
     const auto d = std::make_shared<step_descriptor>();
     descriptors_.reserve(descriptors_.size() + 1);
     d->entries = of.geometry.max_sequences;
-    const auto groups = static_cast<std::int64_t>(of.plan.groups.size());
+    const std::int64_t groups = std::ssize(of.plan.groups) + (spills ? 1 : 0);
     scratch_parts size;
     step_addresses(size, groups, d->entries, of.geometry.step_tokens());
     d->memory = allocate(exec, size.used);
@@ -149,8 +173,9 @@ class device_runner {
     return d;
   }
 
-  void upload(const device& exec, const parts& of, const step_plan& step, const device_step& now) {
+  void upload(const device& exec, const parts& of, const step_plan& step, const device_step& now, call_site where) {
     const auto groups = of.plan.groups.size(), entries = step.reserved.parts.size();
+    const auto columns = static_cast<std::size_t>(of.retrieving_group());
     const step_addresses& at = now.descriptor->at;
     std::vector<upload_piece> pieces;
     step_image image;
@@ -166,11 +191,26 @@ class device_runner {
           image.items.push_back(item);
         }
       }
-      image.fill(step, now.runs, static_cast<std::size_t>(of.retrieving_group()));
-      for (std::size_t g = 0; g < groups; ++g)
+      if constexpr (spills) {
+        if (const upload_piece list = offload_.plan(exec, of, step, where); list.bytes > 0) pieces.push_back(list);
+        for (std::size_t i = 0; i < entries; ++i) {
+          const std::uint32_t slot = step.reserved.parts[i].slot;
+          batch_item item = step.items[columns][i];
+          item.pages = tables_.plan(exec, groups, slot, offload_.table(of, slot), pieces);
+          image.items.push_back(item);
+        }
+        for (std::size_t slot = 0; slot < of.book->slots().size() && offload_.moves(); ++slot) {
+          const bool mine =
+              std::any_of(step.reserved.parts.begin(), step.reserved.parts.end(), [&](const auto& p) { return p.slot == slot; });
+          if (of.book->slots()[slot].in_step && !mine) tables_.plan(exec, groups, slot, offload_.table(of, slot), pieces);
+        }
+      }
+      image.fill(step, now.runs, columns, spills ? groups : columns);
+      for (std::size_t g = 0; g < groups + (spills ? 1 : 0); ++g)
         add(at.items + static_cast<std::int64_t>(g) * now.descriptor->entries, std::span(image.items).subspan(g * entries, entries));
       add(at.prompts, image.prompts);
       add(at.runs, image.runs);
+      add(at.row_runs, image.row_runs);
       add(at.entry_of, image.entry_of);
       add(at.run_entry_of, image.run_entry_of);
       add(at.balances, step.balances);
@@ -184,6 +224,7 @@ class device_runner {
       throw;
     }
     tables_.accept();
+    if constexpr (spills) offload_.accept(exec, of, encoder_);
   }
 
   device home_;
@@ -192,6 +233,7 @@ class device_runner {
   std::vector<std::shared_ptr<step_descriptor>> descriptors_;
   attend_scratch scratch_;
   device_scratch lists_;
+  std::conditional_t<spills, row_offload<Spec>, rows_stay> offload_;
   step_encoder encoder_;
   bool captured_ = false;  // graphs may name the scratch
 };

@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -78,8 +79,11 @@ class step_encoder {
   }
 
   /// Fixes balances and encodes pages. Nothing of it can be seen before the sequences grow: it may throw.
-  template <class Spec>
-  void encode(const device& exec, const cache_parts<Spec>& of, const step_plan& step, std::span<const std::int64_t> accepted) {
+  ///
+  /// frame_of    number under which the rows of a page lie
+  template <class Spec, class FrameOf>
+  void encode(const device& exec, const cache_parts<Spec>& of, const step_plan& step, std::span<const std::int64_t> accepted,
+              const FrameOf& frame_of) {
     using layout = typename Spec::layout_type;
     const auto group = static_cast<std::size_t>(of.retrieving_group());
     const std::vector<entering_page> pages = entering_pages<layout>(step.reserved, Spec::zones, accepted, step.items[group]);
@@ -96,12 +100,14 @@ class step_encoder {
     const learning_rules& rules = of.balances.rules();
     const std::int64_t learned_pages = ceil_div(rules.tokens, layout::shape.tokens), first = rules.sink / learning_stride;
     for (const completed_balance& c : completed)
-      key_pages.insert(key_pages.end(), step.items[group][c.entry].pages, step.items[group][c.entry].pages + learned_pages);
+      std::transform(step.items[group][c.entry].pages, step.items[group][c.entry].pages + learned_pages, std::back_inserter(key_pages),
+                     frame_of);
     for (const auto& layer : of.layers) {
       if (!layer.retrieves) continue;
       for (const entering_page& p : pages) {
         const float* const learned = diagonals[p.entry];
-        list.push_back({step.items[group][p.entry].pages[p.page], p.id, learned != nullptr ? learned + rules.at(layer.ordinal) : nullptr});
+        list.push_back(
+            {frame_of(step.items[group][p.entry].pages[p.page]), p.id, learned != nullptr ? learned + rules.at(layer.ordinal) : nullptr});
       }
       for (const completed_balance& c : completed) {
         for (const query_sample* sample : c.samples)

@@ -24,9 +24,10 @@ namespace kvx {
 
 /// Addresses of a descriptor, for batches of at most `entries` entries and `tokens` new tokens.
 ///
-/// items       (groups, entries) the batch as each group of layers sees it
+/// items       (groups, entries) the batch as each group of layers sees it; where rows may lie far, behind them under their frames
 /// prompts     (entries) the same for retrieving layers, entries that retrieve without new tokens
 /// runs        (entries) the same; `first` counts from the first token of the entry's run, see retrieve_run
+/// row_runs    (entries) the same under the frames of rows, where these may lie far; so are prompts
 /// entry_of    (tokens); run_entry_of (tokens) counts from the first entry of the run
 /// balances    (entries) diagonals of all layers, null for none
 /// samples     (tokens) energies of all layers that the query of a token is to fill, null for none
@@ -34,6 +35,7 @@ struct step_addresses {
   batch_item* items = nullptr;
   batch_item* prompts = nullptr;
   batch_item* runs = nullptr;
+  batch_item* row_runs = nullptr;
   std::int32_t* entry_of = nullptr;
   std::int32_t* run_entry_of = nullptr;
   const float** balances = nullptr;
@@ -44,6 +46,7 @@ struct step_addresses {
       : items(s.take<batch_item>(groups * entries)),
         prompts(s.take<batch_item>(entries)),
         runs(s.take<batch_item>(entries)),
+        row_runs(s.take<batch_item>(entries)),
         entry_of(s.take<std::int32_t>(tokens)),
         run_entry_of(s.take<std::int32_t>(tokens)),
         balances(s.take<const float*>(entries)),
@@ -74,6 +77,7 @@ struct retrieve_run {
 /// longest     tokens of a sequence now; planned: that one may have when launches are replayed
 /// replayable  no entry is a prompt: steps of this shape are what one captures, so they are planned for the longest sequences
 /// learns      queries of some token are learned from
+/// apart       rows of layers that retrieve lie under other numbers than their columns
 struct device_step {
   std::shared_ptr<step_descriptor> descriptor;
   std::int64_t tokens = 0;
@@ -83,6 +87,7 @@ struct device_step {
   std::int64_t planned = 0;
   bool replayable = false;
   bool learns = false;
+  bool apart = false;
   std::vector<retrieve_run> runs;
 
   explicit device_step(std::shared_ptr<step_descriptor> of) : descriptor(std::move(of)) { descriptor->taken = true; }
@@ -96,13 +101,12 @@ struct device_step {
   device_batch prompts(bool replays) const {
     return {descriptor->at.prompts, descriptor->at.entry_of, tokens, entries, most_queries, bound(replays)};
   }
-  device_batch run(const retrieve_run& r, bool replays) const {
-    return {descriptor->at.runs + r.entry,
-            descriptor->at.run_entry_of + r.token,
-            r.tokens,
-            static_cast<int>(r.entries),
-            r.most_queries,
-            bound(replays)};
+  device_batch run(const retrieve_run& r, bool replays) const { return run_of(descriptor->at.runs, r, replays); }
+  device_batch row_run(const retrieve_run& r, bool replays) const {
+    return run_of(apart ? descriptor->at.row_runs : descriptor->at.runs, r, replays);
+  }
+  device_batch run_of(const batch_item* items, const retrieve_run& r, bool replays) const {
+    return {items + r.entry, descriptor->at.run_entry_of + r.token, r.tokens, static_cast<int>(r.entries), r.most_queries, bound(replays)};
   }
   std::int64_t bound(bool replays) const { return replays ? planned : longest; }
 };
@@ -127,16 +131,21 @@ struct step_image {
   std::vector<batch_item> items;            // (groups, entries)
   std::vector<batch_item> prompts;          // (entries)
   std::vector<batch_item> runs;             // (entries)
+  std::vector<batch_item> row_runs;         // (entries)
   std::vector<std::int32_t> entry_of;       // (tokens)
   std::vector<std::int32_t> run_entry_of;   // (tokens)
   std::vector<bf16*> samples;               // (tokens)
 
-  /// `items` are there; the rest follows from the plan.
-  void fill(const step_plan& plan, std::span<const retrieve_run> of, std::size_t retrieving) {
+  /// `items` are there; the rest follows from the plan. `columns`, `rows`: the groups of items of layers that retrieve.
+  void fill(const step_plan& plan, std::span<const retrieve_run> of, std::size_t columns, std::size_t rows) {
     const auto entries = plan.reserved.parts.size(), tokens = static_cast<std::size_t>(plan.reserved.tokens);
-    prompts.assign(items.begin() + static_cast<std::ptrdiff_t>(retrieving * entries),
-                   items.begin() + static_cast<std::ptrdiff_t>((retrieving + 1) * entries));
-    runs = prompts;
+    const auto of_group = [&](std::size_t g) {
+      const auto first = items.begin() + static_cast<std::ptrdiff_t>(g * entries);
+      return std::vector<batch_item>(first, first + static_cast<std::ptrdiff_t>(entries));
+    };
+    runs = of_group(columns);
+    prompts = of_group(rows);
+    if (rows != columns) row_runs = prompts;
     entry_of.resize(tokens);
     run_entry_of.resize(tokens);
     for (const retrieve_run& r : of) {
@@ -145,6 +154,7 @@ struct step_image {
         std::fill_n(entry_of.begin() + static_cast<std::ptrdiff_t>(p.first), p.tokens, static_cast<std::int32_t>(i));
         std::fill_n(run_entry_of.begin() + static_cast<std::ptrdiff_t>(p.first), p.tokens, static_cast<std::int32_t>(i - r.entry));
         runs[i].first -= r.token;
+        if (rows != columns) row_runs[i].first -= r.token;
         if (!r.prompt) prompts[i].queries = 0;
       }
     }

@@ -3,6 +3,7 @@
 
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/scratch_parts.hpp>
+#include <kvx/layout/far_rows.hpp>
 
 #include <cstdint>
 
@@ -31,6 +32,20 @@ struct hot_rows {
 
   KVX_HD constexpr E* row(std::int64_t head, std::int64_t slot) const { return rows + (head * slots + slot) * pitch; }
 };
+
+/// Rows of one layer that may be far: where pages lie beside the near ones, and slots for what is chosen of them.
+template <class E>
+struct offloaded_rows {
+  far_rows<E> far;
+  hot_rows<E> hot;
+};
+
+/// What readers of whole pages are told of far rows.
+constexpr const all_near& pages_of(const all_near& all) { return all; }
+template <class E>
+constexpr const far_rows<E>& pages_of(const offloaded_rows<E>& rows) {
+  return rows.far;
+}
 
 /// Lays the arrays of one layer out; a null pointer counts their bytes.
 template <class E>

@@ -31,12 +31,10 @@ struct frame_moves {
 
 /// What a step asks of the frames.
 ///
-/// needed      pages that must be near: they are written to, or read as sinks and recent tokens
-/// fixed       pages that steps beside this one read where they are
+/// needed      pages that must be near: they are written to, or read as sinks and recent tokens, by this step or one that is open beside it
 /// dear        pages that stay near as long as others can go
 struct frame_request {
   std::vector<page_id> needed;
-  std::vector<page_id> fixed;
   std::vector<page_id> dear;
 };
 
@@ -44,7 +42,8 @@ struct frame_request {
 ///
 /// exactness   deterministic: near pages leave in the order in which they came near, which for one sequence is that of its tokens
 /// cost        settled and place, where nothing moves: O(needed); else O(pages), once for so many tokens as a page holds. 20 bytes a page
-/// use         `place` on a copy, which takes the place of the original when the moves are enqueued: what throws between changes nothing
+/// use         `place` on a copy, which takes the place of the original when the moves are enqueued: what throws between changes nothing.
+///             Tables of steps that are open beside must be brought up to date with the moves
 class page_frames {
  public:
   page_frames() = default;
@@ -88,7 +87,7 @@ class page_frames {
   }
 
  private:
-  static constexpr std::uint8_t dear = 1, fixed = 2, needed = 4;  // marks of pages
+  static constexpr std::uint8_t dear = 1, needed = 2;  // marks of pages
   struct page {
     std::uint32_t generation = 0;
     std::int32_t next = -1;  // near pages, in the order in which they came
@@ -120,7 +119,7 @@ class page_frames {
       if (frames_[p] >= 0 && !pool.holds(id_of(p))) drop(static_cast<std::int32_t>(p));
     }
   }
-  void come_near(page_id id, bool read_beside, frame_moves& moves);
+  void come_near(page_id id, frame_moves& moves);
 
   std::int32_t near_ = 0;
   std::int32_t first_ = -1;
@@ -129,16 +128,15 @@ class page_frames {
   std::vector<std::int32_t> frames_;
   std::vector<std::int32_t> free_near_;
   std::vector<std::int32_t> free_far_;
-  std::vector<std::int32_t> left_;  // far frames that steps beside the last one may still read
 };
 
-inline void page_frames::come_near(page_id id, bool read_beside, frame_moves& moves) {
+inline void page_frames::come_near(page_id id, frame_moves& moves) {
   std::int32_t& frame = frames_[at(id)];
   const std::int32_t before = frame, now = free_near_.back();
   free_near_.pop_back();
   if (before >= 0) {
     moves.in.push_back({before, now});
-    (read_beside ? left_ : free_far_).push_back(before);
+    free_far_.push_back(before);
   }
   frame = now;
   pages_[at(id)].generation = id.generation;
@@ -149,11 +147,6 @@ inline frame_moves page_frames::place(const page_pool& pool, const frame_request
   frame_moves moves;
   std::vector<std::uint8_t> marks(pages_.size());
   for (const page_id id : request.dear) marks[at(id)] |= dear;
-  for (const page_id id : request.fixed) marks[at(id)] |= fixed;
-  if (request.fixed.empty()) {
-    free_far_.insert(free_far_.end(), left_.rbegin(), left_.rend());
-    left_.clear();
-  }
   std::vector<page_id> coming;
   for (const page_id id : request.needed) {
     if ((marks[at(id)] & needed) != 0) continue;
@@ -183,7 +176,7 @@ inline frame_moves page_frames::place(const page_pool& pool, const frame_request
     frame = free_far_.back();
     free_far_.pop_back();
   }
-  for (const page_id id : coming) come_near(id, (marks[at(id)] & fixed) != 0, moves);
+  for (const page_id id : coming) come_near(id, moves);
   return moves;
 }
 

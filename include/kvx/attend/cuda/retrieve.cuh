@@ -2,6 +2,7 @@
 // Attention of decode steps over {sink, selected, recent} on the device: five launches for all new tokens and KV heads of a batch, six in
 // tiers.
 
+#include <kvx/attend/cuda/fetched_rows.cuh>
 #include <kvx/attend/cuda/retrieve_arrays.cuh>
 #include <kvx/attend/cuda/rows.cuh>
 #include <kvx/attend/cuda/tier_members.cuh>
@@ -20,6 +21,8 @@
 #include <kvx/index/cuda/sign_sums.cuh>
 #include <kvx/index/cuda/unit_zone.cuh>
 #include <kvx/layout/cuda/batch_token.cuh>
+#include <kvx/layout/cuda/fetch_rows.cuh>
+#include <kvx/layout/hot_rows.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/rerank/cuda/exact.cuh>
 #include <kvx/rerank/cuda/page_terms.cuh>
@@ -123,16 +126,18 @@ void prepare_units(const device& exec, const prepare_call<E, T>& call) {
 ///             codes with a centre one, before the reranking, where the search has not left the pages' terms; tiers one behind it
 /// shapes      q (N, Q, D), out (N, Q, Dv), lse (N, Q) or a null view, N = rows_of.tokens; scratch and counters of
 ///             attend_retrieved_scratch for rows_of.tokens and rows_of.longest
+///             far: offloaded_rows where pages may lie far; that adds a launch, which fetches what was chosen
 /// zones       within a step every token uses the edge of the committed length before it
 /// exactness   candidates and choices are integers and sums in fixed order; they follow the residents' log-sum-exp, whose last bits differ
 ///             from the host's: choices may differ among scores that are closer than these. The same bits on every run and launch
 /// errors      usage_error for shapes that do not fit; lengths and page tables are read on the device, and not checked
 /// source      ParisKV (arXiv 2602.07721) sections 2 to 5
-template <page_shape Page, element E, element T, class Reranker>
+template <page_shape Page, element E, element T, class Reranker, class Far = all_near>
 void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer, const bucket_scoring& by, const Reranker& reranker,
                       tensor_view<const T, 3> q, tensor_view<T, 3> out, tensor_view<float, 2> lse, const retrieve_options& options,
-                      std::int64_t whole_below, std::span<std::byte> scratch, std::span<unsigned> counters,
+                      std::int64_t whole_below, std::span<std::byte> scratch, std::span<unsigned> counters, const Far& far = {},
                       call_site where = call_site::here()) {
+  constexpr bool fetches = !std::is_same_v<Far, all_near>;
   const device_batch& batch = layer.rows_of;
   if (batch.tokens == 0) return;
   const bucket_search_shape shape = retrieve_shape<Reranker>(layer.sketch, by, layer.zones, Page, layer.rows.heads, q.extents[1],
@@ -142,7 +147,7 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
   prepare_call<E, T> call{layer,
                           scanned_columns_of(layer.columns),
                           q,
-                          retrieve_arrays(exec, layer.rows, shape, memory),
+                          retrieve_arrays(exec, layer.rows, shape, memory, fetches),
                           rule_of(options.scale, options.soft_cap, Page.key_dim),
                           tile_memory_of<E, T>(group_rows, Page.key_dim, Page.value_dim),
                           options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(Page.key_dim)),
@@ -184,7 +189,7 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
     in.first_page = layer.zones.sink / Page.tokens;
     in.scale = call.scale;
     if constexpr (std::is_same_v<Reranker, exact>) {
-      rerank(exec, reranker, layer.sketch, layer.rows, batch, in, to.chosen);
+      rerank(exec, reranker, layer.sketch, layer.rows, batch, in, to.chosen, pages_of(far));
     } else {
       const zones* const whole = others.tail ? &layer.zones : nullptr;
       if (to.page_dots != to.search.page_dots)
@@ -199,8 +204,17 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
     }
     ids = {to.chosen.chosen, to.chosen.chosen_counts, to.chosen.chosen_pitch, to.chosen.chosen_pitch};
   }
-  attend_chosen<E, T>(exec, layer.rows, batch, q, ids, {options.scale, options.soft_cap}, to.states, to.sums, out, lse,
-                      {to.attend, static_cast<std::size_t>(to.attend_bytes)}, tickets, all_near{}, where);
+  const auto attend = [&](const auto& lying) {
+    attend_chosen<E, T>(exec, layer.rows, batch, q, ids, {options.scale, options.soft_cap}, to.states, to.sums, out, lse,
+                        {to.attend, static_cast<std::size_t>(to.attend_bytes)}, tickets, lying, where);
+  };
+  if constexpr (fetches) {
+    auto* const found = reinterpret_cast<const E**>(to.found);
+    fetch_rows<E>(exec, layer.rows, far.far, far.hot, batch, ids, found);
+    attend(fetched_rows<E>{found, ids.pitch, layer.rows.value.data - layer.rows.key.data});
+  } else {
+    attend(far);
+  }
 }
 
 }  // namespace kvx

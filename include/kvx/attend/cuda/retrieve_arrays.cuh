@@ -69,6 +69,7 @@ constexpr attend_memory larger(attend_memory a, attend_memory b) {
 /// plain, rotated   (units, G, D) queries
 /// lse, states      (units, G) of the residents
 /// sums             (units, G, Dv)
+/// found            (units, most chosen) addresses, where chosen rows are fetched
 struct retrieve_arrays {
   bucket_search search;
   tier_members members;
@@ -81,6 +82,7 @@ struct retrieve_arrays {
   softmax_state* states = nullptr;
   float* sums = nullptr;
   std::byte* attend = nullptr;
+  const void** found = nullptr;
   std::int64_t attend_bytes = 0;
   std::int64_t tickets = 0;
   std::int64_t tier_tickets = 0;
@@ -88,7 +90,7 @@ struct retrieve_arrays {
   std::int64_t counters = 0;
 
   template <class E>
-  retrieve_arrays(const device& exec, const row_view<E>& rows, const bucket_search_shape& shape, scratch_parts& memory) {
+  retrieve_arrays(const device& exec, const row_view<E>& rows, const bucket_search_shape& shape, scratch_parts& memory, bool fetches) {
     const std::int64_t units = shape.units(), G = shape.group;
     search = plan_search(shape, memory);
     if (shape.tiered) {
@@ -109,6 +111,7 @@ struct retrieve_arrays {
     sums = memory.take<float>(units * G * rows.value_dim);
     attend_bytes = attend_rows_scratch(exec, rows, shape.tokens, G * shape.heads, most_chosen());
     attend = memory.take<std::byte>(attend_bytes);
+    if (fetches) found = memory.take<const void*>(units * most_chosen());
     tickets = attend_rows_tickets(exec, rows, shape.tokens, G * shape.heads);
     if (shape.tiered) {
       tier_tickets = attend_tiers_tickets(units, G);
@@ -149,10 +152,12 @@ bucket_search_shape retrieve_shape(const key_sketch& sketch, const bucket_scorin
 template <class Reranker, class E>
 attend_memory attend_retrieved_scratch(const device& exec, const key_sketch& sketch, const bucket_scoring& by, const zones& cut,
                                        page_shape page, const row_view<E>& rows, std::int64_t query_heads, std::int64_t tokens,
-                                       std::int64_t longest, const retrieve_options& options, std::int64_t whole_below) {
+                                       std::int64_t longest, const retrieve_options& options, std::int64_t whole_below,
+                                       bool fetches = false) {
   scratch_parts size;
   const retrieve_arrays arrays(
-      exec, rows, retrieve_shape<Reranker>(sketch, by, cut, page, rows.heads, query_heads, tokens, longest, options, whole_below), size);
+      exec, rows, retrieve_shape<Reranker>(sketch, by, cut, page, rows.heads, query_heads, tokens, longest, options, whole_below), size,
+      fetches);
   return {size.used + 256, arrays.counters};
 }
 
