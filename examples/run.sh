@@ -7,7 +7,7 @@
 #   --audit        what each layer loses by retrieving, and which layers should attend densely
 #   --prompt TEXT  generates text
 #   --help         lists all options
-#   --example      first_cache, own_policy, prefix_sharing or speculative_decoding; the last two read a document (default: README.md and
+#   --example      first_cache, own_policy, save_restore, prefix_sharing or speculative_decoding; the last two read a document (default: README.md and
 #                  the pages in docs/)
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -33,9 +33,9 @@ program=decode_loop
 if [ "${1:-}" = --example ]; then
   program=${2:-}
   case $program in
-    first_cache | own_policy) most=2 ;;
+    first_cache | own_policy | save_restore) most=2 ;;
     prefix_sharing | speculative_decoding) most=3 ;;
-    *) echo "kvx: --example '$program': first_cache, own_policy, prefix_sharing or speculative_decoding" >&2; exit 2 ;;
+    *) echo "kvx: --example '$program': first_cache, own_policy, save_restore, prefix_sharing or speculative_decoding" >&2; exit 2 ;;
   esac
   if [ $# -gt $most ]; then echo "kvx: --example $program takes no '${!#}'" >&2; exit 2; fi
   if [ -n "${3:-}" ] && [ ! -r "$3" ]; then echo "kvx: the document '$3' cannot be read" >&2; exit 2; fi
@@ -52,7 +52,7 @@ loop=$build/examples/$program/$program
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
 
 case $program in
-  first_cache | own_policy) exec "$loop" ;;
+  first_cache | own_policy | save_restore) exec "$loop" ;;
   prefix_sharing | speculative_decoding)
     model=$(bash "$root/examples/model.sh" "$root/build/model")
     document=${3:-$build/pages.txt}

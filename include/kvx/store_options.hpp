@@ -43,11 +43,13 @@ struct save_options {
 /// token_ids   where given, what the frame says of its tokens must agree, for the tokens that are restored
 /// after       a sequence that the frame continues, whose first tokens stand before the frame's: it is forked, and stays as it is
 /// salt        of restore_prefix: that of the family
+/// check_first of restore_layers: rows are read and checked before the first layer is decoded, not with their layer
 struct restore_options {
   std::int64_t tokens = -1;
   std::span<const std::int32_t> token_ids = {};
   std::optional<sequence> after = {};
   std::string_view salt = {};
+  bool check_first = true;
 };
 
 /// What restoring came to: a sequence of so many tokens, or what is wrong with the bytes, and nothing has changed.

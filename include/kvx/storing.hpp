@@ -91,7 +91,7 @@ restoring<Spec, Store> cache<Backend, Spec>::restore_layers(const Backend& exec,
   restoring<Spec, Store> of;
   of.layers_ = geometry().layers;
   of.state_ = of.stored_.open(exec, parts_, from, key, options, where);
-  if (of.ok()) of.state_ = of.stored_.check_all();
+  if (of.ok()) of.state_ = of.stored_.check(options.check_first);
   if (!of.ok()) return of;
   // Rows are reserved as those of a sequence of its length, none of whose layers are ready.
   const std::int64_t first = of.stored_.first_token();
@@ -156,7 +156,9 @@ template <class Backend, class Spec>
 template <class Store>
 restored cache<Backend, Spec>::restore(const Backend& exec, const Store& from, const digest& key, const restore_options& options,
                                        call_site where) {
-  restoring<Spec, Store> all = restore_layers(exec, from, key, options, where);
+  restore_options at_once = options;
+  at_once.check_first = false;
+  restoring<Spec, Store> all = restore_layers(exec, from, key, at_once, where);
   if (!all.ok()) return {all.state(), {}, 0};
   try {
     while (all.ok() && !all.done()) (void)decode_layer(exec, all, where);
