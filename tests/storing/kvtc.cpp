@@ -201,7 +201,8 @@ TEST_CASE_TEMPLATE("raw tokens come back to the bit, coded ones within their ste
     if (std::is_same_v<C, ours>) CHECK((error < .5 * std::exp2(step / 256.0) && error > .2 * std::exp2(step / 256.0)));
     if (std::is_same_v<C, paper>) CHECK((error < .4 && error > .02));
   }
-  for (const auto& [sinks, newest] : {std::pair<std::int64_t, std::int64_t>(0, 0), {9, 100}, {400, 7}, {4, 400}}) {
+  for (const auto& ends : {std::pair<std::int64_t, std::int64_t>(0, 0), {9, 100}, {400, 7}, {4, 400}}) {
+    const std::int64_t sinks = ends.first, newest = ends.second;
     CAPTURE(sinks);
     C c(exec, spec_of<C>(model()), shape);
     save_well(a, exec, s, store, {.sinks = sinks, .newest = newest});
@@ -262,13 +263,13 @@ TEST_CASE("a prefix is the beginning of the whole; the longest stored one is fou
   }
   const restored whole = b.restore(exec, store, key_of(family, ids));
   REQUIRE(whole.ok());
-  for (const std::size_t kept : {1, 4, 5, 63, 68, 150, 168, 199, 200}) {
+  for (const std::int64_t kept : {1, 4, 5, 63, 68, 150, 168, 199, 200}) {
     CAPTURE(kept);
-    std::vector<std::int32_t> asked(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(kept));
+    std::vector<std::int32_t> asked(ids.begin(), ids.begin() + kept);
     asked.push_back(-5);
     const restored r = b.restore_prefix(exec, store, prefixes, asked, {.salt = "salt"});
     REQUIRE_MESSAGE(r.ok(), message(r.state));
-    CHECK(r.tokens == static_cast<std::int64_t>(kept));
+    CHECK(r.tokens == kept);
     const sequence straight = b.fork(exec, whole.of, r.tokens);
     CHECK(snapshot(b, r.of) == snapshot(b, straight));
     b.close(exec, r.of);
