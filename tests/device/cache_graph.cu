@@ -22,8 +22,11 @@ using namespace kvx;
 using test::device_array, test::test_stream, test::token;
 
 constexpr int D = 24, Dv = 16, H = 2, Q = 4, layers = 4;
-using small = spec<paged<float, page_shape{.tokens = 16, .key_dim = D, .value_dim = Dv}, zones{.sink = 3, .local = 20}>,
-                   sign_buckets<key_sketch{.balance = 64}>, rsq_ip<4>>;
+template <placement Place>
+using small_in = spec<paged<float, page_shape{.tokens = 16, .key_dim = D, .value_dim = Dv}, zones{.sink = 3, .local = 20}, Place>,
+                      sign_buckets<key_sketch{.balance = 64}>, rsq_ip<4>>;
+using small = small_in<placement::resident>;
+using small_far = small_in<placement::offload_uva>;
 using dense_only = spec<paged<float, page_shape{.tokens = 16, .key_dim = D, .value_dim = Dv}>>;
 
 /// Inputs and outputs at addresses that stay, for steps of N new tokens.
@@ -69,7 +72,9 @@ struct decoder {
              .query_heads = Q,
              .max_tokens = 480,
              .max_sequences = 3,
-             .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::window(40, 3), layer_kind::retrieve()}};
+             .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::window(40, 3), layer_kind::retrieve()},
+             .near_tokens = offloads<typename Spec::layout_type>() ? 180 : 0,
+             .hot_rows = 14};
   cache<device, Spec> c{exec, {}, g};
   sequence a = c.open(exec), b = c.open(exec);
 
@@ -120,16 +125,18 @@ struct graph {
 };
 
 /// The same tokens go through two caches: one is called step by step, of the other one step is captured and replayed.
-template <class Spec>
+template <class Spec, class Replayed = Spec>
 void replay(const attend_options& how, float tolerance, std::int64_t rounds) {
-  decoder<Spec> direct, replayed;
+  decoder<Spec> direct;
+  decoder<Replayed> replayed;
   const std::vector<token> first = [] {
     std::vector<token> ids;
     for (token i = 0; i < 130; ++i) ids.push_back(i + 1);
     return ids;
   }();
   step_memory prompt(130), x(3), y(3);
-  for (decoder<Spec>* d : {&direct, &replayed}) d->one_by_one(prompt, first, {{d->a, 90}, {d->b, 40}}, how);
+  direct.one_by_one(prompt, first, {{direct.a, 90}, {direct.b, 40}}, how);
+  replayed.one_by_one(prompt, first, {{replayed.a, 90}, {replayed.b, 40}}, how);
 
   graph captured;
   std::int64_t apart = 0;
@@ -159,20 +166,27 @@ void replay(const attend_options& how, float tolerance, std::int64_t rounds) {
       direct.c.truncate(direct.exec, direct.b, direct.c.length(direct.b) - 5);
     }
     if (i % 12 == 10) {
-      for (decoder<Spec>* d : {&direct, &replayed}) {
-        const sequence f = d->c.fork(d->exec, d->a);
-        d->c.close(d->exec, d->a);
-        d->a = f;
-      }
+      const auto exchange = [](auto& d) {
+        const sequence f = d.c.fork(d.exec, d.a);
+        d.c.close(d.exec, d.a);
+        d.a = f;
+      };
+      exchange(direct);
+      exchange(replayed);
     }
   }
   CHECK(apart == 0);
+  if constexpr (offloads<typename Replayed::layout_type>()) CHECK(replayed.c.stats().selected_far > 0);
 }
 
 }  // namespace
 
 TEST_CASE("a replayed step gives the bits of the same calls, retrieving") {
   replay<small>({.keep = 10, .path = attend_options::route::retrieve}, 0, 32);
+}
+
+TEST_CASE("a replayed step that chooses rows in host memory gives the bits of calls with all rows near") {
+  replay<small, small_far>({.keep = 10, .path = attend_options::route::retrieve}, 0, 24);
 }
 
 TEST_CASE("short sequences in a replayed step attend to everything") { replay<small>({.keep = 10}, 1e-4f, 17); }
