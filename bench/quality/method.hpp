@@ -16,6 +16,12 @@
 
 namespace quality {
 
+/// Where the retrieval zone of a method lies.
+struct page_zones {
+  kvx::zones zones;
+  std::int64_t page_tokens = 64;
+};
+
 /// One way of keeping a sequence. A new method is one line of the table in methods.cpp.
 struct method {
   std::string_view name;                                                // printed as kl_<name>, top1_<name>, ...
@@ -24,6 +30,7 @@ struct method {
   std::unique_ptr<decode_loop::any_cache> (*make)(const kvx::host& exec, const kvx::geometry& geometry);
   void (*print)(std::ostream& out, const method& self, std::string_view text, const scores& got);
   std::int64_t keep = 0;                                                // tokens that a retrieving layer selects
+  page_zones places = {kvx::paris_kv<kvx::bf16, 64>::zones, 64};
 };
 
 /// Layers that are dense in every method but `full`, which is dense throughout.

@@ -1,6 +1,6 @@
 // The table of methods, and what is printed of each.
 
-#include "method.hpp"
+#include "table.hpp"
 
 #include <algorithm>
 #include <string>
@@ -11,11 +11,6 @@ namespace {
 
 using decode_loop::any_cache;
 using decode_loop::held_cache;
-
-template <class Spec>
-std::unique_ptr<any_cache> hold(const kvx::host& exec, const kvx::geometry& geometry) {
-  return std::make_unique<held_cache<Spec>>(exec, Spec{}, geometry, kvx::attend_options{});
-}
 
 /// A retrieving cache: `Percent` of the zone as candidates (0: the policy's default), `Keep` of them attended to.
 template <class Spec, int Keep, int Percent, kvx::group_rule::kind Rule = kvx::group_rule::kind::softmax_sum>
@@ -40,16 +35,6 @@ std::unique_ptr<any_cache> retrieve_tiers(const kvx::host& exec, const kvx::geom
   const kvx::search_breadth breadth{.fraction = Percent / 100.0, .per_kept = 0};
   return std::make_unique<held_cache<Spec>>(
       exec, Spec{}, geometry, kvx::attend_options{.keep = Keep, .breadth = breadth, .others = {.coded = Coded, .tail = Tail}});
-}
-
-void print_divergence(std::ostream& out, const method& self, std::string_view text, const scores& got) {
-  const std::string name(self.name);
-  const summary kl = summarise(got.kl);
-  print_value(out, "kl_" + name, text, kl);
-  out << "kl_" << name << (text.empty() ? "" : ".") << text << ".median " << kl.median << '\n';
-  print_value(out, "top1_" + name, text, summarise(got.agrees));
-  print_value(out, "perplexity_" + name, text, exponential(summarise(got.surprise)));
-  out << "attended_" << name << (text.empty() ? "" : ".") << text << ' ' << summarise(got.attended).mean << '\n';
 }
 
 template <class E>
@@ -127,7 +112,24 @@ const method table[] = {
 
 }  // namespace
 
-std::span<const method> all_methods() { return table; }
+void print_divergence(std::ostream& out, const method& self, std::string_view text, const scores& got) {
+  const std::string name(self.name);
+  const summary kl = summarise(got.kl);
+  print_value(out, "kl_" + name, text, kl);
+  out << "kl_" << name << (text.empty() ? "" : ".") << text << ".median " << kl.median << '\n';
+  print_value(out, "top1_" + name, text, summarise(got.agrees));
+  print_value(out, "perplexity_" + name, text, exponential(summarise(got.surprise)));
+  out << "attended_" << name << (text.empty() ? "" : ".") << text << ' ' << summarise(got.attended).mean << '\n';
+}
+
+std::span<const method> all_methods() {
+  static const std::vector<method> all = [] {
+    std::vector<method> lines(std::begin(table), std::end(table));
+    for (const method& m : page_methods()) lines.push_back(m);
+    return lines;
+  }();
+  return all;
+}
 
 std::span<const quotient> all_quotients() {
   static constexpr quotient list[] = {{"tail_gain", "tail_128", "paris_128"},
@@ -163,9 +165,9 @@ std::vector<kvx::layer_kind> kinds_of(const method& chosen, int layers) {
 std::int64_t attended(const method& m, std::int64_t n) {
   if (m.kind.sees == kvx::layer_kind::attention::window) return std::min(n, m.kind.tokens + m.kind.sink);
   if (m.kind.sees == kvx::layer_kind::attention::dense) return n;
-  constexpr kvx::zones zones = paris_kv::zones;
+  const kvx::zones zones = m.places.zones;
   if (n < kvx::dense_below(zones, m.keep)) return n;
-  const std::int64_t end = kvx::edge(zones, n - 1, paris_kv::layout_type::shape.tokens);  // a step uses the edge before it
+  const std::int64_t end = kvx::edge(zones, n - 1, m.places.page_tokens);  // a step uses the edge before it
   return zones.sink + std::min<std::int64_t>(m.keep, end - zones.sink) + n - end;
 }
 

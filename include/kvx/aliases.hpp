@@ -1,9 +1,11 @@
 #pragma once
 // The compositions that people ask for by name.
 
+#include <kvx/index/dci_tree.hpp>
 #include <kvx/index/group_rule.hpp>
 #include <kvx/index/sign_buckets.hpp>
 #include <kvx/layout/paged.hpp>
+#include <kvx/rerank/pass_through.hpp>
 #include <kvx/rerank/rsq_ip.hpp>
 #include <kvx/spec.hpp>
 
@@ -31,6 +33,26 @@ struct paris_kv_faithful
     : spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}>,
            sign_buckets<key_sketch{.centre = false, .balance = 0, .norms = false}, voting>, rsq_ip<4>> {
   constexpr paris_kv_faithful() { this->reranker.rule.by = group_rule::kind::mean; }
+};
+
+/// IceCache with our defaults: blocks of 256 tokens bisected in the metric of the queries, pages of 16 found through the tree by their best
+/// member; .keep = 192 attends to 12 of them.
+template <element E, int KeyDim, int ValueDim = KeyDim>
+using ice_cache = spec<paged<E, page_shape{.tokens = 16, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 32, .local = 32}>,
+                       dci_tree<dci_shape{.by = dci_shape::metric::diagonal}>>;
+
+/// The same pages, of which the tokens are attended to that 4-bit codes rank highest.
+template <element E, int KeyDim, int ValueDim = KeyDim>
+using ice_cache_tokens =
+    spec<typename ice_cache<E, KeyDim, ValueDim>::layout_type, typename ice_cache<E, KeyDim, ValueDim>::index_type, rsq_ip<4>>;
+
+/// IceCache as published, but for growth by blocks: cells of the tree cut along one random direction, one token of a hundred promoted,
+/// pages of the group's heads interleaved by rank.
+template <element E, int KeyDim, int ValueDim = KeyDim>
+struct ice_cache_faithful
+    : spec<paged<E, page_shape{.tokens = 16, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 32, .local = 32}>,
+           dci_tree<dci_shape{.pack = dci_shape::packing::projection, .by = dci_shape::metric::keys, .first_promotion = 10}>> {
+  constexpr ice_cache_faithful() { this->index.interleave = true; }
 };
 
 }  // namespace kvx

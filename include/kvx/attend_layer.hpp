@@ -4,6 +4,7 @@
 #include <kvx/attend/audit.hpp>
 #include <kvx/attend/host/audit.hpp>
 #include <kvx/attend/host/dense.hpp>
+#include <kvx/attend/host/pages.hpp>
 #include <kvx/attend/host/retrieve.hpp>
 #include <kvx/attend_options.hpp>
 #include <kvx/backend/host.hpp>
@@ -23,16 +24,22 @@
 
 namespace kvx {
 
-/// The entries of a step as one layer sees them; see retrieve_layer.
+/// The entries of a step as one layer sees them; see retrieve_layer and page_layer.
 struct attend_batch {
   std::span<const batch_item> rows_of;
   std::span<const batch_item> columns_of;
   std::span<const float* const> balances;
   std::int64_t balance_at = 0;
+  std::span<const reservation::part> sequences;
+  const tree_lists* lists = nullptr;
 
   attend_batch part(std::size_t first, std::size_t count) const {
-    return {rows_of.subspan(first, count), columns_of.subspan(first, count), balances.empty() ? balances : balances.subspan(first, count),
-            balance_at};
+    return {rows_of.subspan(first, count),
+            columns_of.subspan(first, count),
+            balances.empty() ? balances : balances.subspan(first, count),
+            balance_at,
+            sequences.subspan(first, count),
+            lists};
   }
 };
 
@@ -47,14 +54,19 @@ template <class Spec, class Memory>
 std::int64_t attend_layer_scratch(const host& exec, const Spec& spec, const Memory& place, std::span<const batch_item> batch,
                                   int query_heads) {
   std::int64_t scratch = attend_dense_scratch(exec, place.rows, batch, query_heads);
-  if constexpr (reads_sketch<typename Spec::index_type>) {
-    std::int64_t longest = 0, tokens = 0;
-    for (const batch_item& item : batch) {
-      longest = std::max(longest, item.length);
-      tokens += item.queries;
-    }
-    scratch = std::max(scratch, attend_retrieved_scratch(exec, Spec::sketch, Spec::index_type::scoring, spec.reranker,
-                                                         Spec::layout_type::shape, place.rows.heads, query_heads, tokens, longest));
+  using index = typename Spec::index_type;
+  std::int64_t longest = 0, tokens = 0;
+  for (const batch_item& item : batch) {
+    longest = std::max(longest, item.length);
+    tokens += item.queries;
+  }
+  constexpr page_shape page = Spec::layout_type::shape;
+  if constexpr (packs_blocks<index>) {
+    scratch =
+        std::max(scratch, attend_pages_scratch(exec, Spec::coded, spec.reranker, page, place.rows.heads, query_heads, tokens, longest));
+  } else if constexpr (reads_sketch<index>) {
+    scratch = std::max(scratch, attend_retrieved_scratch(exec, Spec::sketch, index::scoring, spec.reranker, page, place.rows.heads,
+                                                         query_heads, tokens, longest));
   }
   return scratch;
 }
@@ -72,10 +84,31 @@ void audit_layer(const host& exec, const row_view<const E>& rows, std::span<cons
   audit_attention<T>(exec, out, lse, read_only(dense), read_only(dense_sums), audit);
 }
 
+/// Attention of entries that retrieve.
+template <class Spec, class Memory, class T>
+void attend_retrieving(const host& exec, const Spec& spec, const Memory& place, const attend_batch& run, tensor_view<const T, 3> q,
+                       tensor_view<T, 3> out, tensor_view<float, 2> lse, const attend_options& options, std::span<std::byte> scratch) {
+  using E = typename Spec::layout_type::element_type;
+  using index = typename Spec::index_type;
+  constexpr page_shape page = Spec::layout_type::shape;
+  if constexpr (packs_blocks<index>) {
+    const page_layer<E, index::shape> layer{&spec.index, place.rows,     place.side,    Spec::sketch, Spec::zones,
+                                            run.rows_of, run.columns_of, run.sequences, run.lists,    place.ordinal};
+    attend_pages<Spec::coded, E, T>(exec, layer, spec.reranker, page, q, out, lse,
+                                    {options.keep, options.pages, options.scale, options.soft_cap}, scratch);
+  } else {
+    attend_retrieved<E, T>(exec,
+                           {place.rows, key_columns_of(place.side), Spec::sketch, Spec::zones, run.rows_of, run.columns_of, run.balances,
+                            run.balance_at, value_columns_of(place.side)},
+                           index::scoring, spec.reranker, page, q, out, lse,
+                           {options.keep, options.breadth, options.scale, options.soft_cap, options.others, options.budget}, scratch);
+  }
+}
+
 /// Attention of the new tokens of a batch in one layer.
 ///
 /// shapes      q (N, Q, D)   out (N, Q, Dv)   options.lse (N, Q) or null
-/// scratch     of attend_dense_scratch and, where the composition retrieves, attend_retrieved_scratch bytes
+/// scratch     of attend_layer_scratch bytes
 template <class Spec, class Memory, class T>
 void attend_layer(const host& exec, const Spec& spec, const Memory& place, const layer_kind& kind, const attend_batch& batch,
                   tensor_view<const T, 3> q, tensor_view<T, 3> out, const attend_options& options, std::span<std::byte> scratch) {
@@ -83,7 +116,7 @@ void attend_layer(const host& exec, const Spec& spec, const Memory& place, const
   std::vector<float> own_lse;
   tensor_view<float, 2> lse(options.lse, q.extents[0], q.extents[1]);
   const dense_options dense{options.scale, options.soft_cap, kind.tokens, kind.sink};
-  if constexpr (reads_sketch<typename Spec::index_type>) {
+  if constexpr (reads_sketch<typename Spec::index_type> || packs_blocks<typename Spec::index_type>) {
     if (place.retrieves) {
       if (options.audit != nullptr && options.lse == nullptr) {
         own_lse.resize(static_cast<std::size_t>(q.extents[0] * q.extents[1]));
@@ -95,11 +128,7 @@ void attend_layer(const host& exec, const Spec& spec, const Memory& place, const
         for (end = i + 1; end < batch.rows_of.size() && retrieves_now(batch.rows_of[end], Spec::zones, options) == retrieve;) ++end;
         const attend_batch run = batch.part(i, end - i);
         if (retrieve) {
-          attend_retrieved<E, T>(exec,
-                                 {place.rows, key_columns_of(place.side), Spec::sketch, Spec::zones, run.rows_of, run.columns_of,
-                                  run.balances, run.balance_at, value_columns_of(place.side)},
-                                 Spec::index_type::scoring, spec.reranker, Spec::layout_type::shape, q, out, lse,
-                                 {options.keep, options.breadth, options.scale, options.soft_cap, options.others, options.budget}, scratch);
+          attend_retrieving<Spec, Memory, T>(exec, spec, place, run, q, out, lse, options, scratch);
         } else {
           attend_dense<E, T>(exec, place.rows, run.rows_of, q, out, lse, dense, scratch);
         }

@@ -2,6 +2,7 @@
 // How one call of attend computes.
 
 #include <kvx/attend/audit.hpp>
+#include <kvx/attend/pages.hpp>
 #include <kvx/attend/retrieve.hpp>
 #include <kvx/attend/tiers.hpp>
 #include <kvx/index/sign_buckets.hpp>
@@ -14,6 +15,7 @@ namespace kvx {
 ///
 /// keep        retrieved tokens that take part, per KV head, where the composition retrieves
 /// breadth     how many candidates the index proposes for them
+/// pages       how an index of semantic pages is searched
 /// path        `by_length`: prompts (more than 32 new tokens of a sequence) and short sequences attend densely; or say which
 /// scale       multiplies q.k; 0 means 1 / sqrt(D)
 /// soft_cap    c > 0 replaces a score s by c tanh(s / c), after scaling
@@ -26,6 +28,7 @@ struct attend_options {
 
   std::int64_t keep = 256;
   search_breadth breadth = {};
+  page_breadth pages = {};
   route path = route::by_length;
   float scale = 0;
   float soft_cap = 0;

@@ -29,6 +29,7 @@ namespace kvx {
 ///     copy(exec, parts, copies)                               // rows and columns of pages; returns how many rows
 ///     count(parts, stats)                                     // what it adds to the counts of a cache, where there is something
 ///     release(exec)                                           // before pages are given back that work beside the stream may read
+///     cut(exec, slot, tokens)                                 // the same, before a sequence is cut to its first `tokens` tokens or less
 template <class Spec>
 struct cache_parts {
   using layout = typename Spec::layout_type;

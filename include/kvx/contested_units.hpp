@@ -36,9 +36,9 @@ inline unit_range contested_blocks(const reservation::part& p, const zones& z, s
         if (e.slot == i) tokens = e.length + e.tokens;
       }
       if (edge(z, tokens, page_tokens) < end * page_tokens) continue;  // has no columns of this block
-      const auto shared = [&](std::int64_t unit) {
+      const auto shared = [&](std::int64_t unit) {  // whole pages: one that is partly filled is copied before it is written to
         const auto u = static_cast<std::size_t>(unit);
-        return u < mine.size() && u < table.units.size() && mine[u] == table.units[u];
+        return unit < p.length / page_tokens && u < table.units.size() && mine[u] == table.units[u];
       };
       if (shared(end - 1)) continue;  // the last page in common: all rows before its end are
       for (std::int64_t u = std::max(first, z.sink / page_tokens); u < end; ++u) {

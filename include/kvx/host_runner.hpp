@@ -4,6 +4,7 @@
 #include <kvx/attend_layer.hpp>
 #include <kvx/attend_options.hpp>
 #include <kvx/backend/host.hpp>
+#include <kvx/block_index.hpp>
 #include <kvx/cache_parts.hpp>
 #include <kvx/copy_pages.hpp>
 #include <kvx/core/check.hpp>
@@ -20,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 namespace kvx {
@@ -48,7 +50,9 @@ class host_runner {
   using layout = typename Spec::layout_type;
   using memory = typename parts::memory;
 
-  host_runner(const host& exec, const parts& of) : writer_(column_writer<Spec>(exec, of.spec)) {}
+  static constexpr bool packs = packs_blocks<typename Spec::index_type>;
+
+  host_runner(const host& exec, const parts& of) : writer_(make_writer(exec, of)) {}
 
   void plan(const host& exec, const parts& of, step_plan& step, call_site) {
     step.workers = worker_count(exec);
@@ -58,6 +62,13 @@ class host_runner {
           std::max(scratch, attend_layer_scratch(exec, of.spec, of.layers[0], step.rows(static_cast<int>(g)), of.geometry.query_heads));
     if (scratch > scratch_.size()) scratch_ = allocate(exec, scratch);
     copy(exec, of, step.reserved.copies);
+    forget_queries(of, step);
+    if constexpr (packs) writer_.follow(of, step);
+  }
+
+  /// Nothing is known of the queries of new tokens.
+  void forget_queries([[maybe_unused]] const parts& of, [[maybe_unused]] const step_plan& step) const {
+    if constexpr (packs) writer_.forget_queries(of, step);
   }
 
   template <class T>
@@ -67,11 +78,15 @@ class host_runner {
 
   template <class T>
   void attend(const host& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> q, tensor_view<T, 3> out,
-              const attend_options& options, call_site) {
+              const attend_options& options, call_site where) {
+    constexpr bool ranks = !std::is_same_v<typename Spec::reranker_type, pass_through>;
+    require(!packs || ranks || options.keep == 0 || options.keep >= layout::shape.tokens || options.pages.pages > 0,
+            "attend: keep is less than the tokens of a page", where);
     observe(exec, of, step, layer, q);
     const memory& place = of.layer(layer);
-    const attend_batch batch{step.rows(place.group), step.items[static_cast<std::size_t>(place.group)], step.balances,
-                             of.balances.rules().at(place.ordinal)};
+    attend_batch batch{step.rows(place.group), step.items[static_cast<std::size_t>(place.group)], step.balances,
+                       of.balances.rules().at(place.ordinal), step.reserved.parts};
+    if constexpr (packs) batch.lists = &writer_.lists();
     const host sized = limited(exec, step.workers);  // scratch was sized for the workers that begin was given
     attend_layer<Spec, memory, T>(sized, of.spec, place, of.geometry.kind(layer), batch, q, out, options,
                                   std::span(scratch_.data(), static_cast<std::size_t>(scratch_.size())));
@@ -83,6 +98,7 @@ class host_runner {
     if (!place.retrieves) return;
     for (std::size_t i = 0; i < step.learning.size(); ++i)
       observe_queries(of.balances.rules(), step.learning[i], step.reserved.parts[i], place.ordinal, q);
+    if constexpr (packs) writer_.observe(of, step, layer, q);
   }
 
   void encode(const host& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted) {
@@ -91,10 +107,12 @@ class host_runner {
 
   /// The same for some of the layers.
   void encode(const host& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted, int first_layer, int layers) {
-    if constexpr (parts::columns.size() > 0) {
+    const auto some = std::span<const memory>(of.layers).subspan(static_cast<std::size_t>(first_layer), static_cast<std::size_t>(layers));
+    if constexpr (packs) {
+      writer_.encode(exec, of, step, accepted, some);
+    } else if constexpr (parts::columns.size() > 0) {
       const int group = of.retrieving_group();
       const std::span<const batch_item> columns_of = step.items[static_cast<std::size_t>(group)];
-      const auto some = std::span<const memory>(of.layers).subspan(static_cast<std::size_t>(first_layer), static_cast<std::size_t>(layers));
       encode_step<layout>(exec, writer_, Spec::zones, some, step.reserved, accepted, step.rows(group), columns_of, of.balances,
                           step.learning);
     }
@@ -108,8 +126,20 @@ class host_runner {
 
   void release(const host&) noexcept {}
 
+  void cut(const host&, [[maybe_unused]] std::uint32_t slot, [[maybe_unused]] std::int64_t tokens) noexcept {
+    if constexpr (packs) writer_.cut(slot, tokens);
+  }
+
  private:
-  decltype(column_writer<Spec>(std::declval<host>(), std::declval<Spec>())) writer_;
+  static auto make_writer([[maybe_unused]] const host& exec, const parts& of) {
+    if constexpr (packs) {
+      return block_index<Spec>(of);
+    } else {
+      return column_writer<Spec>(exec, of.spec);
+    }
+  }
+
+  decltype(make_writer(std::declval<host>(), std::declval<parts>())) writer_;
   memory_block scratch_;
 };
 

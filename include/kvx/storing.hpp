@@ -109,6 +109,7 @@ restoring<Spec, Store> cache<Backend, Spec>::restore_layers(const Backend& exec,
     kvx::step step(parts_.book, {&entry, 1}, parts_.retrieving_group(), contested_units<Spec>(parts_), where);
     plan_batch(exec, parts_, {&entry, 1}, step.plan_, where);
     runner_.copy(exec, parts_, step.plan_.reserved.copies);
+    runner_.forget_queries(parts_, step.plan_);
     count_copies(step.plan_.reserved.copies);
     std::shared_ptr<balance_table> balance;
     if (!step.plan_.learning.empty()) of.state_ = read_balance(exec, of.stored_, parts_, step.plan_.learning[0], balance);

@@ -49,6 +49,7 @@ class device_runner {
   static_assert(layout::owns_rows, "an external layout is for the host: the device's rows lie in pages of the cache");
   static_assert(parts::columns.size() == 0 || reads_sketch<typename Spec::index_type>,
                 "on the device an index has the columns of a key sketch, or none");
+  static_assert(!packs_blocks<typename Spec::index_type>, "semantic pages are for the host: dci_tree has no kernels yet");
   static_assert(!any(Spec::others) || layout::shape.tokens <= most_tile_members, "tiers on the device: pages of at most 1,024 tokens");
 
   device_runner(const device& exec, const parts& of)
@@ -138,6 +139,7 @@ class device_runner {
   }
 
   void release(const device& exec) { encoder_.finish(exec); }
+  void cut(const device& exec, std::uint32_t, std::int64_t) { release(exec); }
 
   void count(const parts& of, cache_stats& to) const {
     if constexpr (spills) offload_.count(of, to);

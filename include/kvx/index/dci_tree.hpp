@@ -5,6 +5,7 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/random.hpp>
 #include <kvx/index/full_scan.hpp>
+#include <kvx/index/group_rule.hpp>
 #include <kvx/layout/columns.hpp>
 #include <kvx/layout/page_shape.hpp>
 
@@ -139,6 +140,8 @@ constexpr std::array<column, dci_column_count> dci_columns(const dci_shape& s, p
 static_assert(dci_columns({}, {16, 128, 128})[column_members].pitch() == 64 && dci_columns({}, {16, 128, 128})[column_links].pitch() == 0);
 
 /// The policy.
+///
+/// rule, interleave   how the heads of a group rank pages together, see page_search
 template <dci_shape Shape = dci_shape{}>
 struct dci_tree {
   static_assert(is_valid(Shape, 1), "dci_tree: block is 1 to 65,536 tokens, promotions are 1 to 500 of a thousand");
@@ -146,6 +149,9 @@ struct dci_tree {
   static constexpr dci_shape shape = Shape;
 
   static constexpr std::array<column, dci_column_count> columns(page_shape page) { return dci_columns(Shape, page); }
+
+  group_rule rule = {};
+  bool interleave = false;
 };
 static_assert(index_policy<dci_tree<>>);
 

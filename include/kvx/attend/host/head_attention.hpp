@@ -22,30 +22,30 @@
 
 namespace kvx {
 
+/// Memory of one.
+struct head_attention_parts {
+  float* plain;           // (G, D)
+  softmax_state* states;  // (G)
+  float* lse;             // (G)
+  float* sums;            // (G, Dv)
+
+  head_attention_parts(scratch_parts& s, page_shape page, std::int64_t G)
+      : plain(s.take<float>(G * page.key_dim)),
+        states(s.take<softmax_state>(G)),
+        lse(s.take<float>(G)),
+        sums(s.take<float>(G * page.value_dim)) {}
+};
+
 /// One new token and KV head. Trivial to make; load, residents, take and write run in this order, on the caller's thread.
 ///
 /// zone        which tokens are residents: those before its begin and from its end on
 template <class E>
 class head_attention {
  public:
-  /// Memory of it.
-  struct parts {
-    float* plain;           // (G, D)
-    softmax_state* states;  // (G)
-    float* lse;             // (G)
-    float* sums;            // (G, Dv)
-
-    parts(scratch_parts& s, page_shape page, std::int64_t G)
-        : plain(s.take<float>(G * page.key_dim)),
-          states(s.take<softmax_state>(G)),
-          lse(s.take<float>(G)),
-          sums(s.take<float>(G * page.value_dim)) {}
-  };
-
   /// heads       of the group
   /// stage       of attend_rows_scratch bytes for the most rows
   head_attention(const row_view<const E>& rows, const batch_item& item, const zones& by, std::int64_t query, std::int64_t head,
-                 std::int64_t heads, row_options how, const parts& at, std::span<std::byte> stage)
+                 std::int64_t heads, row_options how, const head_attention_parts& at, std::span<std::byte> stage)
       : zone(zone_of(item, 0, by, rows.page_tokens, query)),
         rows_(rows),
         pages_(item.pages),
@@ -104,7 +104,7 @@ class head_attention {
   const std::int32_t* pages_;
   std::int64_t row_, head_, heads_;
   row_options how_;
-  parts at_;
+  head_attention_parts at_;
   std::span<std::byte> stage_;
 };
 

@@ -1,0 +1,222 @@
+#pragma once
+// One new token and KV head of a decode step on the host, where an index finds semantic pages.
+
+#include <kvx/attend/host/head_attention.hpp>
+#include <kvx/attend/pages.hpp>
+#include <kvx/backend/host.hpp>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/scratch_parts.hpp>
+#include <kvx/core/tensor_view.hpp>
+#include <kvx/index/block_columns.hpp>
+#include <kvx/index/host/group_rule.hpp>
+#include <kvx/index/host/page_search.hpp>
+#include <kvx/index/host/tree_lists.hpp>
+#include <kvx/layout/sequence_book.hpp>
+#include <kvx/rerank/head_view.hpp>
+#include <kvx/rerank/host/exact.hpp>
+#include <kvx/rerank/host/rsq_ip.hpp>
+#include <kvx/rerank/pass_through.hpp>
+#include <kvx/sketch/host/top_k.hpp>
+#include <kvx/transform/srht.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <type_traits>
+
+namespace kvx {
+
+/// One layer as retrieval from semantic pages reads it.
+///
+/// index       the policy, whose rule ranks pages
+/// columns_of  (entries) the batch under the page ids of the columns; with rows of the caller's those differ from the rows' own
+/// sequences   (entries) their slots: lists.of(slot, layer, head) are the lists of a head, up to the zone's end
+template <class E, dci_shape Shape>
+struct page_layer {
+  static constexpr dci_shape shape = Shape;
+
+  const dci_tree<Shape>* index = nullptr;
+  row_view<const E> rows;
+  block_column_arrays side;
+  key_sketch sketch;
+  kvx::zones zones;
+  std::span<const batch_item> rows_of;
+  std::span<const batch_item> columns_of;
+  std::span<const reservation::part> sequences;
+  const tree_lists* lists = nullptr;
+  int layer = 0;
+};
+
+namespace host_pages {
+
+/// Most of what attend_rows needs for up to so many rows: it does not grow with every row.
+template <class E>
+std::int64_t rows_scratch(const row_view<E>& shape, std::int64_t heads, std::int64_t tokens) {
+  const host serial{.threads = 1};
+  return std::max(attend_rows_scratch(serial, shape, heads, tokens),
+                  attend_rows_scratch(serial, shape, heads, std::min<std::int64_t>(tokens, 65536)));
+}
+
+/// Scratch of one worker, for sequences of at most `tokens` tokens.
+template <class Reranker>
+struct attend_parts {
+  head_attention_parts head;
+  float* rotated;           // (G, D) where codes are read
+  std::int32_t* pages;      // (pages)
+  std::int32_t* ids;        // (C)
+  std::int32_t* positions;  // (C)
+  float* logits;            // (G, C)
+  float* scores;            // (C)
+  std::byte* codes;         // of the reranking of members
+  std::int64_t codes_bytes = 0;
+  std::byte* stage;  // of one stage after the other
+  std::int64_t stage_bytes = 0;
+
+  attend_parts(scratch_parts& s, bool coded, const Reranker& reranker, page_shape page, std::int64_t G, std::int64_t tokens)
+      : head(s, page, G) {
+    const host serial{.threads = 1};
+    rotated = s.take<float>(coded ? G * page.key_dim : 0);
+    pages = s.take<std::int32_t>(ceil_div(tokens, std::int64_t{page.tokens}));
+    ids = s.take<std::int32_t>(tokens);
+    positions = s.take<std::int32_t>(tokens);
+    logits = s.take<float>(G * tokens);
+    scores = s.take<float>(tokens);
+    if (coded) codes_bytes = rerank_scratch(serial, rsq_ip<4>{}, page.key_dim, G);  // the same for any number of bits
+    codes = s.take<std::byte>(codes_bytes);
+    const row_view<const float> shape{{}, {}, 1, page.tokens, page.key_dim, page.value_dim};
+    stage_bytes = std::max({rows_scratch(shape, G, tokens), search_pages_bytes(page, static_cast<int>(G), tokens, {}),
+                            group_scores_scratch(serial, reranker.rule, G, tokens)});
+    if constexpr (!std::is_same_v<Reranker, pass_through>) {
+      stage_bytes = std::max(stage_bytes, rerank_scratch(serial, reranker, page.key_dim, G));
+    }
+    stage = s.take<std::byte>(stage_bytes);
+  }
+};
+
+}  // namespace host_pages
+
+/// One new token and KV head. Its methods run in the order they stand here, on the caller's thread.
+///
+/// what        resident rows first, whose log-sum-exp ranks the others; semantic pages from the index; their members, or where there is a
+///             reranker the best of them, into the same softmax
+template <class E, dci_shape Shape, class Reranker>
+class paged_head {
+ public:
+  /// item, query   which entry of the batch, and which of its new tokens
+  paged_head(const page_layer<E, Shape>& layer, const Reranker& reranker, std::size_t item, std::int64_t query, std::int64_t head,
+             std::int64_t heads, const page_options& options, const host_pages::attend_parts<Reranker>& part)
+      : layer_(layer),
+        reranker_(reranker),
+        options_(options),
+        part_(part),
+        item_(item),
+        head_(head),
+        attention_(layer.rows, layer.rows_of[item], layer.zones, query, head, heads, {options.scale, options.soft_cap}, part.head,
+                   {part.stage, static_cast<std::size_t>(part.stage_bytes)}) {}
+
+  /// Attends to the residents, then finds pages.
+  template <class T>
+  void search(const tensor_view<const T, 3>& q) {
+    attention_.load(q);
+    attention_.residents();
+    const token_zone& zone = attention_.zone;
+    const std::int64_t P = layer_.rows.page_tokens;
+    if (zone.begin >= zone.end || options_.keep == 0) return;
+    const page_search breadth{.pages = static_cast<int>(wanted_pages(options_, P, ranks, (zone.end - zone.begin) / P)),
+                              .beam = options_.pages.beam,
+                              .probes = options_.pages.probes,
+                              .rule = layer_.index->rule,
+                              .interleave = layer_.index->interleave};
+    const page_query query{attention_.queries(), attention_.lse().data(), attention_.scale(), zone.begin, zone.end};
+    const std::span<std::int32_t> out(part_.pages, static_cast<std::size_t>(breadth.pages));
+    if (breadth.pages == (zone.end - zone.begin) / P) {  // all of them: nothing to look for
+      std::iota(out.begin(), out.end(), static_cast<std::int32_t>(zone.begin / P));
+      found_ = breadth.pages;
+      if constexpr (coded) rotate_queries();
+      return;
+    }
+    if constexpr (coded) rotate_queries();
+    if constexpr (Shape.rank == dci_shape::ranking::coded_member) {
+      const auto by_codes = [&](const row_queries&, std::span<const std::int32_t> ids, tensor_view<float, 2> logits) {
+        rank_by(rsq_ip<code_bits>{}, ids, logits, {part_.codes, static_cast<std::size_t>(part_.codes_bytes)});
+      };
+      found_ = search_pages(serial_, Shape, index(), {}, query, breadth, by_codes, out, stage()).found;
+    } else {
+      const dci_cells cells =
+          keeps_links(Shape) ? layer_.lists->of(layer_.sequences[item_].slot, layer_.layer, head_).cells() : dci_cells{};
+      found_ = search_pages(serial_, Shape, index(), cells, query, breadth, out, stage()).found;
+    }
+  }
+
+  /// Attends to what was found, and writes the result.
+  template <class T>
+  void attend(const tensor_view<T, 3>& out, const tensor_view<float, 2>& lse) {
+    std::int64_t count = tokens_of(Shape, index(), {part_.pages, static_cast<std::size_t>(found_)}, part_.ids);
+    if constexpr (ranks) {
+      if (count > options_.keep) count = keep_best(count);
+    }
+    attention_.take({part_.ids, static_cast<std::size_t>(count)});
+    attention_.write(out, lse);
+  }
+
+ private:
+  static constexpr bool ranks = !std::is_same_v<Reranker, pass_through>;
+  static constexpr bool coded = Shape.rank == dci_shape::ranking::coded_member || requires { Reranker::bits; };
+  static constexpr int code_bits = [] {
+    if constexpr (requires { Reranker::bits; }) return Reranker::bits;
+    return 4;
+  }();
+
+  dci_head<E> index() const {
+    return tree_head<E>(layer_.rows, layer_.side, layer_.rows_of[item_].pages, layer_.columns_of[item_].pages, head_, layer_.zones.sink);
+  }
+  std::span<std::byte> stage() const { return {part_.stage, static_cast<std::size_t>(part_.stage_bytes)}; }
+  tensor_view<const float, 2> rotated() const {
+    const auto plain = attention_.queries();
+    return tensor_view<const float, 2>(part_.rotated, plain.extents[0], plain.extents[1]);
+  }
+
+  void rotate_queries() const {
+    const auto plain = attention_.queries();
+    for (std::int64_t g = 0; g < plain.extents[0]; ++g) {
+      float* const to = part_.rotated + g * plain.extents[1];
+      std::copy_n(plain.at(g, 0), plain.extents[1], to);
+      rotate(to, static_cast<std::size_t>(plain.extents[1]), layer_.sketch.seed);
+    }
+  }
+
+  template <class By>
+  void rank_by(const By& by, std::span<const std::int32_t> ids, tensor_view<float, 2> logits, std::span<std::byte> scratch) const {
+    const std::int32_t* const pages = std::is_same_v<By, exact> ? layer_.rows_of[item_].pages : layer_.columns_of[item_].pages;
+    group_queries asked{attention_.queries(), {}, attention_.scale()};
+    if constexpr (coded) asked.rotated = rotated();
+    rerank(serial_, by, layer_.sketch, head_view<E>{layer_.rows, codes_of(layer_.side), pages, head_}, asked, ids, logits, scratch);
+  }
+
+  /// Leaves the best `keep` of the ids, ascending. Returns how many.
+  std::int64_t keep_best(std::int64_t count) const {
+    const std::span<const std::int32_t> ids(part_.ids, static_cast<std::size_t>(count));
+    const tensor_view<float, 2> logits(part_.logits, attention_.queries().extents[0], count);
+    const std::span<float> scores(part_.scores, ids.size());
+    rank_by(reranker_, ids, logits, stage());
+    group_scores(serial_, reranker_.rule, read_only(logits), attention_.lse(), scores, stage());
+    const std::span<std::int32_t> positions(part_.positions, ids.size());
+    const std::int64_t taken = top_k<std::int32_t>(serial_, scores, options_.keep, positions).taken;
+    for (std::int64_t i = 0; i < taken; ++i) part_.ids[i] = part_.ids[part_.positions[i]];
+    return taken;
+  }
+
+  const host serial_{.threads = 1};
+  const page_layer<E, Shape>& layer_;
+  const Reranker& reranker_;
+  const page_options& options_;
+  const host_pages::attend_parts<Reranker>& part_;
+  std::size_t item_;
+  std::int64_t head_;
+  head_attention<E> attention_;
+  std::int64_t found_ = 0;
+};
+
+}  // namespace kvx
