@@ -82,6 +82,11 @@ __global__ void fill_rows(bf16* x, std::int64_t count, std::uint64_t seed, float
   }
 }
 
+__global__ void add_noise(bf16* x, std::int64_t count, std::uint64_t seed, float size) {
+  for (std::int64_t i = blockIdx.x * std::int64_t{256} + threadIdx.x; i < count; i += gridDim.x * std::int64_t{256})
+    x[i] = round_to<bf16>(to_float(x[i]) + size * (static_cast<float>(random_bits(seed, static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23f - 1));
+}
+
 /// Rows of bf16 in device memory.
 struct device_rows {
   device_block block;
@@ -98,7 +103,7 @@ struct device_rows {
 template <class Spec>
 class decoding {
  public:
-  decoding(const device& exec, std::int64_t tokens, layer_kind kind)
+  decoding(const device& exec, std::int64_t tokens, layer_kind kind, std::int64_t near_tokens = 0, int hot_rows = 1024)
       : exec_(exec),
         cache_(exec, {},
                {.layers = layers,
@@ -106,7 +111,9 @@ class decoding {
                 .query_heads = query_heads,
                 .max_tokens = tokens + 1024,
                 .kinds = std::vector<layer_kind>(layers, kind),
-                .max_step_tokens = piece}),
+                .max_step_tokens = piece,
+                .near_tokens = near_tokens,
+                .hot_rows = hot_rows}),
         sequence_(cache_.open(exec)),
         k_(exec, piece * kv_heads),
         v_(exec, piece * kv_heads),
@@ -134,6 +141,10 @@ class decoding {
     for (int l = 0; l < layers; ++l) cache_.attend(exec_, *step_, l, static_cast<const bf16*>(q_.data), out_.data, how);
   }
 
+  /// Queries that differ from the last ones by noise of that size: those of the next token choose much the same rows.
+  void drift(float noise) { launch(exec_, {dim3(64), 256}, add_noise, q_.data, std::int64_t{query_heads} * dim, ++drifts_, noise); }
+  cache_stats stats() const { return cache_.stats(); }
+
  private:
   static constexpr std::int64_t piece = 4096;
 
@@ -142,6 +153,7 @@ class decoding {
   sequence sequence_;
   device_rows k_, v_, q_, out_;
   std::optional<step> step_;
+  std::uint64_t drifts_ = 0;
 };
 
 /// What a stream captured, and graphs of parts of it.

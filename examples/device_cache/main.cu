@@ -1,4 +1,5 @@
-// Decoding on a CUDA device with random weights: every token attended to, and retrieval with the same rows. Time and memory of both.
+// Decoding on a CUDA device with random weights: every token attended to, retrieval with the same rows, and the same with most rows in host
+// memory. Time and memory of each.
 //
 // usage: device_cache [tokens of the prompt]
 
@@ -44,8 +45,15 @@ struct array {
 };
 
 template <class Spec>
-void decode(const char* name, const kvx::device& exec, long prompt) {
-  kvx::cache cache{exec, Spec{}, {.layers = layers, .kv_heads = kv_heads, .query_heads = query_heads, .max_tokens = prompt + steps}};
+void decode(const char* name, const kvx::device& exec, long prompt, long near_tokens = 0) {
+  kvx::cache cache{exec,
+                   Spec{},
+                   {.layers = layers,
+                    .kv_heads = kv_heads,
+                    .query_heads = query_heads,
+                    .max_tokens = prompt + steps,
+                    .max_step_tokens = chunk < prompt ? chunk : prompt,
+                    .near_tokens = near_tokens}};
   const kvx::sequence text = cache.open(exec);
   {
     const array k(exec, chunk * kv_heads * dim, 1, 2), v(exec, chunk * kv_heads * dim, 2, 1), q(exec, chunk * hidden, 3, 2);
@@ -94,8 +102,9 @@ void decode(const char* name, const kvx::device& exec, long prompt) {
   float first = 0;
   kvx::check("cudaMemcpy", cudaMemcpy(&first, x.data, sizeof(first), cudaMemcpyDeviceToHost));
   const kvx::cache_stats stats = cache.stats();
-  std::printf("%-10s %6.3f ms a token   %8.1f MB of rows  %6.1f MB of columns   x[0] = %g\n", name, ms / (steps - 1),
-              stats.row_bytes * 1e-6, stats.column_bytes * 1e-6, first);
+  std::printf("%-10s %6.3f ms a token   on the device %8.1f MB of rows  %6.1f MB of columns   x[0] = %g\n", name, ms / (steps - 1),
+              (stats.row_bytes + stats.slot_bytes) * 1e-6, stats.column_bytes * 1e-6, first);
+  if (stats.far_bytes > 0) std::printf("%-10s %8.1f MB of rows on the host, %.2f of their chosen ones found in slots\n", "", stats.far_bytes * 1e-6, stats.hit_rate());
   (void)cudaEventDestroy(begin);
   (void)cudaEventDestroy(end);
 }
@@ -115,5 +124,8 @@ int main(int count, char** arguments) {
   std::printf("%ld tokens, %d layers, %d KV heads of %d, %d query heads, bf16\n", prompt, layers, kv_heads, dim, query_heads);
   decode<kvx::full<kvx::bf16, dim>>("full", exec, prompt);
   decode<kvx::paris_kv<kvx::bf16, dim>>("retrieved", exec, prompt);
+  using offloaded = kvx::paris_kv<kvx::bf16, dim, dim, kvx::placement::offload_uva>;
+  const long near = prompt / 8 + 2 * chunk;  // what a chunk of the prompt needs, and more
+  decode<offloaded>("offloaded", exec, prompt, near < prompt ? near : prompt);
   return cudaStreamDestroy(stream) == cudaSuccess ? 0 : 1;
 }

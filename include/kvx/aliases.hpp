@@ -5,6 +5,7 @@
 #include <kvx/index/group_rule.hpp>
 #include <kvx/index/sign_buckets.hpp>
 #include <kvx/layout/paged.hpp>
+#include <kvx/layout/placement.hpp>
 #include <kvx/rerank/pass_through.hpp>
 #include <kvx/rerank/rsq_ip.hpp>
 #include <kvx/spec.hpp>
@@ -16,15 +17,15 @@ template <element E, int KeyDim, int ValueDim = KeyDim>
 using full = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}>>;
 
 /// ParisKV with our defaults: keys relative to their page's mean, candidates by sign sums and norms of the most interested head, 4-bit
-/// reranking, the softmax sum over the group.
-template <element E, int KeyDim, int ValueDim = KeyDim>
-using paris_kv = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}>,
+/// reranking, the softmax sum over the group. `Place` says whether rows may lie in host memory.
+template <element E, int KeyDim, int ValueDim = KeyDim, placement Place = placement::resident>
+using paris_kv = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}, Place>,
                       sign_buckets<>, rsq_ip<4>>;
 
 /// ParisKV in tiers: nothing is dropped. Candidates that are not among the kept rows take part by their codes, all other tokens by the
 /// means of their pages, in one softmax; see docs/tiers.md.
-template <element E, int KeyDim, int ValueDim = KeyDim>
-using paris_kv_tiered = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}>,
+template <element E, int KeyDim, int ValueDim = KeyDim, placement Place = placement::resident>
+using paris_kv_tiered = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}, Place>,
                              sign_buckets<>, rsq_ip<4, tiers{.value_bits = 4, .tail = true}>>;
 
 /// ParisKV as published: neither centre, balance nor norms, votes of the mean query, the mean over the group.
