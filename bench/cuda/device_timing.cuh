@@ -84,7 +84,8 @@ __global__ void fill_rows(bf16* x, std::int64_t count, std::uint64_t seed, float
 
 __global__ void add_noise(bf16* x, std::int64_t count, std::uint64_t seed, float size) {
   for (std::int64_t i = blockIdx.x * std::int64_t{256} + threadIdx.x; i < count; i += gridDim.x * std::int64_t{256})
-    x[i] = round_to<bf16>(to_float(x[i]) + size * (static_cast<float>(random_bits(seed, static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23f - 1));
+    x[i] =
+        round_to<bf16>(to_float(x[i]) + size * (static_cast<float>(random_bits(seed, static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23f - 1));
 }
 
 /// Rows of bf16 in device memory.

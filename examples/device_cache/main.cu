@@ -104,7 +104,9 @@ void decode(const char* name, const kvx::device& exec, long prompt, long near_to
   const kvx::cache_stats stats = cache.stats();
   std::printf("%-10s %6.3f ms a token   on the device %8.1f MB of rows  %6.1f MB of columns   x[0] = %g\n", name, ms / (steps - 1),
               (stats.row_bytes + stats.slot_bytes) * 1e-6, stats.column_bytes * 1e-6, first);
-  if (stats.far_bytes > 0) std::printf("%-10s %8.1f MB of rows on the host, %.2f of their chosen ones found in slots\n", "", stats.far_bytes * 1e-6, stats.hit_rate());
+  if (stats.far_bytes > 0)
+    std::printf("%-10s %8.1f MB of rows on the host, %.2f of their chosen ones found in slots\n", "", stats.far_bytes * 1e-6,
+                stats.hit_rate());
   (void)cudaEventDestroy(begin);
   (void)cudaEventDestroy(end);
 }

@@ -25,8 +25,9 @@ using paris_kv = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .valu
 /// ParisKV in tiers: nothing is dropped. Candidates that are not among the kept rows take part by their codes, all other tokens by the
 /// means of their pages, in one softmax; see docs/tiers.md.
 template <element E, int KeyDim, int ValueDim = KeyDim, placement Place = placement::resident>
-using paris_kv_tiered = spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}, Place>,
-                             sign_buckets<>, rsq_ip<4, tiers{.value_bits = 4, .tail = true}>>;
+using paris_kv_tiered =
+    spec<paged<E, page_shape{.tokens = 64, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 4, .local = 256}, Place>,
+         sign_buckets<>, rsq_ip<4, tiers{.value_bits = 4, .tail = true}>>;
 
 /// ParisKV as published: neither centre, balance nor norms, votes of the mean query, the mean over the group.
 template <element E, int KeyDim, int ValueDim = KeyDim>
