@@ -37,8 +37,8 @@ struct paris_kv_faithful
   constexpr paris_kv_faithful() { this->reranker.rule.by = group_rule::kind::mean; }
 };
 
-/// IceCache with our defaults: blocks of 256 tokens bisected in the metric of the queries, pages of 16 found through the tree by their best
-/// member; .keep = 192 attends to 12 of them.
+/// IceCache with our defaults: blocks of 256 tokens are bisected in the metric of the queries to pages of 16, the pages whose mean and
+/// spread promise most are looked at token by token, and those with the best tokens are attended to: .keep = 192 are 12 of them.
 template <element E, int KeyDim, int ValueDim = KeyDim>
 using ice_cache = spec<paged<E, page_shape{.tokens = 16, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 32, .local = 32}>,
                        dci_tree<dci_shape{.by = dci_shape::metric::diagonal}>>;
@@ -53,7 +53,10 @@ using ice_cache_tokens =
 template <element E, int KeyDim, int ValueDim = KeyDim>
 struct ice_cache_faithful
     : spec<paged<E, page_shape{.tokens = 16, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 32, .local = 32}>,
-           dci_tree<dci_shape{.pack = dci_shape::packing::projection, .by = dci_shape::metric::keys, .first_promotion = 10}>> {
+           dci_tree<dci_shape{.pack = dci_shape::packing::projection,
+                              .by = dci_shape::metric::keys,
+                              .rank = dci_shape::ranking::best_member,
+                              .first_promotion = 10}>> {
   constexpr ice_cache_faithful() { this->index.interleave = true; }
 };
 

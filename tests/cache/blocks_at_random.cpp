@@ -263,11 +263,13 @@ using ranking = dci_shape::ranking;
 }  // namespace
 
 TEST_CASE("bisection in the metric of the queries, best members through the tree") {
-  play<ice<paged, dci_shape{.block = 16, .by = metric::diagonal, .first_promotion = 200}>>(1000);
+  play<ice<paged, dci_shape{.block = 16, .by = metric::diagonal, .rank = ranking::best_member, .first_promotion = 200}>>(1000);
 }
 
 TEST_CASE("cells cut by a projection, the best tokens by their codes") {
-  play<ice<paged, dci_shape{.block = 16, .pack = packing::projection, .by = metric::keys, .first_promotion = 200}, rsq_ip<4>>>(1100);
+  play<ice<paged,
+           dci_shape{.block = 16, .pack = packing::projection, .by = metric::keys, .rank = ranking::best_member, .first_promotion = 200},
+           rsq_ip<4>>>(1100);
 }
 
 TEST_CASE("members by their codes, in slabs") {

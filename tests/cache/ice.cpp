@@ -1,0 +1,196 @@
+// What a cache of semantic pages attends to: dense at an unlimited budget, whole pages else, never a key that cannot be found.
+
+#include <support/feed.hpp>
+
+#include <kvx/kvx.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace kvx;
+using test::append_all, test::observe_all, test::token, test::tokens;
+using route = attend_options::route;
+
+constexpr page_shape small_page{.tokens = 8, .key_dim = 12, .value_dim = 10};
+constexpr zones cut{.sink = 16, .local = 16};
+constexpr dci_shape by_tree{
+    .block = 32, .by = dci_shape::metric::diagonal, .rank = dci_shape::ranking::best_member, .first_promotion = 120};
+constexpr dci_shape by_means{.block = 32, .by = dci_shape::metric::diagonal, .rank = dci_shape::ranking::mean_then_member};
+
+template <dci_shape Shape, class Reranker = pass_through, element E = float>
+using ice = cache<host, spec<paged<E, small_page, cut>, dci_tree<Shape>, Reranker>>;
+
+geometry two_layers() {
+  return {.layers = 2,
+          .kv_heads = 2,
+          .query_heads = 4,
+          .max_tokens = 1000,
+          .max_sequences = 3,
+          .kinds = {layer_kind::dense(), layer_kind::retrieve()}};
+}
+
+/// A sequence with one step of `asked` tokens open behind `n`.
+template <class Cache>
+struct fixture {
+  host exec = test::one_thread();
+  Cache c{exec, {}, two_layers()};
+  sequence s = c.open(exec);
+  std::vector<token> asked;
+  step open;
+
+  fixture(std::int64_t n, std::int64_t more) : asked(tokens(5000, more)), open(c.begin(exec, {})) {
+    if (n > 0) tell(tokens(1, n));
+    open = c.begin(exec, {{s, more}});
+    append_all(c, exec, open, asked);
+  }
+  void tell(const std::vector<token>& ids) {
+    step told = c.begin(exec, {{s, std::ssize(ids)}});
+    append_all(c, exec, told, ids);
+    observe_all(c, exec, told, ids);
+    c.commit(exec, told);
+  }
+  /// Outputs, then lse, of the retrieving layer.
+  std::vector<float> attend(attend_options how) {
+    const auto q = test::rows_of<float>(asked, test::part::query, 1, 4, small_page.key_dim);
+    std::vector<float> out(asked.size() * 4 * small_page.value_dim), lse(asked.size() * 4);
+    how.lse = lse.data();
+    c.attend(exec, open, 1, q.data(), out.data(), how);
+    out.insert(out.end(), lse.begin(), lse.end());
+    return out;
+  }
+};
+
+/// Both agree up to the rounding of float sums over 600 terms.
+void check_near(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  int wrong = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) wrong += std::abs(a[i] - b[i]) < 2e-5f ? 0 : 1;
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("an unlimited budget is dense attention, a small one keeps its tokens", C, ice<by_tree>, ice<by_means, exact>,
+                   ice<by_means, rsq_ip<4>>) {
+  fixture<C> x(500, 3);
+  CHECK(x.c.stats().retrieval_tokens == 480 - cut.sink);
+  const auto dense = x.attend({.path = route::dense});
+  check_near(x.attend({.keep = 5000, .path = route::retrieve}), dense);
+  attention_audit none, few, many;
+  x.attend({.keep = 0, .path = route::retrieve, .audit = &none});
+  x.attend({.keep = 24, .path = route::retrieve, .audit = &few});
+  x.attend({.keep = 240, .path = route::retrieve, .audit = &many});
+  CHECK(none.mean_mass() < few.mean_mass());
+  CHECK(few.mean_mass() < many.mean_mass());
+  CHECK(many.mean_mass() < .999);
+}
+
+TEST_CASE("a group attends to the members of so many pages as its budget has, and to all of them") {
+  // Values are one at the members of one page and zero elsewhere: what a page adds can be counted.
+  fixture<ice<by_means>> x(500, 1);
+  const auto dense = x.attend({.path = route::dense});
+  std::vector<float> last;
+  for (const std::int64_t pages : {1, 2, 5, 58}) {
+    CAPTURE(pages);
+    const auto found = x.attend({.keep = pages * 8, .path = route::retrieve});
+    check_near(found, x.attend({.keep = pages * 8 + 7, .path = route::retrieve}));  // a part of a page is none
+    CHECK(found != last);
+    check_near(found, x.attend({.keep = 8, .pages = {.pages = static_cast<int>(pages)}, .path = route::retrieve}));
+    last = found;
+  }
+  check_near(last, dense);
+}
+
+TEST_CASE("a budget below one page is refused, and the cache goes on") {
+  fixture<ice<by_means>> x(200, 1);
+  CHECK_THROWS_WITH_AS(x.attend({.keep = 7, .path = route::retrieve}), doctest::Contains("keep"), usage_error);
+  CHECK_THROWS_AS(x.attend({.keep = -1, .path = route::retrieve}), usage_error);
+  CHECK(x.attend({.keep = 8, .path = route::retrieve}).size() > 0);
+  fixture<ice<by_means, exact>> ranked(200, 1);
+  CHECK(ranked.attend({.keep = 7, .path = route::retrieve}).size() > 0);  // the best tokens of the pages found
+  x.c.commit(x.exec, x.open);
+  CHECK(x.c.length(x.s) == 201);
+}
+
+TEST_CASE("one token, and sequences without a block, attend to what there is") {
+  for (const std::int64_t n : {0, 1, 15, 16, 17, 47, 48}) {
+    CAPTURE(n);
+    fixture<ice<by_tree>> x(n, 2);
+    check_near(x.attend({.keep = 64, .path = route::retrieve}), x.attend({.path = route::dense}));
+  }
+}
+
+TEST_CASE_TEMPLATE("keys of NaN are accepted and never found; equal and zero keys are found like others", C, ice<by_tree>, ice<by_means>,
+                   ice<by_means, rsq_ip<4>>) {
+  fixture<C> x(0, 1);
+  x.open = x.c.begin(x.exec, {});  // dropped
+  const std::vector<token> ids = tokens(1, 300);
+  for (const int kind : {0, 1, 2}) {
+    CAPTURE(kind);
+    const sequence s = x.c.open(x.exec);
+    step told = x.c.begin(x.exec, {{s, 300}});
+    for (int layer = 0; layer < 2; ++layer) {
+      auto k = test::rows_of<float>(ids, test::part::key, layer, 2, small_page.key_dim);
+      const auto v = test::rows_of<float>(ids, test::part::value, layer, 2, small_page.value_dim);
+      for (std::size_t t = 100; t < 300; ++t) {
+        for (std::size_t i = t * 24; i < (t + 1) * 24; ++i) {
+          if (kind == 0 && t % 3 == 0 && t < 256) k[i] = t % 2 == 0 ? quiet_nan : -infinity;
+          if (kind == 1) k[i] = .25f;
+          if (kind == 2) k[i] = 0;
+        }
+      }
+      x.c.append(x.exec, told, layer, k.data(), v.data());
+    }
+    observe_all(x.c, x.exec, told, ids);
+    x.c.commit(x.exec, told);
+    step more = x.c.begin(x.exec, {{s, 1}});
+    append_all(x.c, x.exec, more, tokens(5000, 1));
+    const auto q = test::rows_of<float>(tokens(5000, 1), test::part::query, 1, 4, small_page.key_dim);
+    for (const std::int64_t keep : {64, 1000}) {
+      std::vector<float> out(4 * small_page.value_dim, quiet_nan);
+      x.c.attend(x.exec, more, 1, q.data(), out.data(), {.keep = keep, .path = route::retrieve});
+      int wrong = 0;
+      for (const float o : out) wrong += std::abs(o) <= 1 ? 0 : 1;
+      CHECK(wrong == 0);
+    }
+    more = x.c.begin(x.exec, {});
+    x.c.close(x.exec, s);
+  }
+}
+
+TEST_CASE("what was seen of the queries changes the packing, and dropped or cut queries do not") {
+  const auto pages_of = [](auto& x, sequence s) {
+    std::vector<std::byte> bytes;
+    for (const std::int32_t page : x.c.pages(1, s).first(60)) {
+      const std::byte* const block = x.c.column(1, column_members).at(page, 0);
+      bytes.insert(bytes.end(), block, block + packed_page::scalars(8, 1));
+    }
+    return std::vector<std::byte>(bytes.begin() + 2 * packed_page::scalars(8, 1), bytes.end());  // sinks are in no page
+  };
+  fixture<ice<by_means>> x(500, 1);
+  x.open = x.c.begin(x.exec, {});
+  const auto seen = pages_of(x, x.s);
+  const sequence blind = x.c.open(x.exec);
+  test::feed(x.c, x.exec, blind, tokens(1, 500));
+  CHECK(pages_of(x, blind) != seen);
+  x.c.truncate(x.exec, blind, 0);
+  {
+    step dropped = x.c.begin(x.exec, {{blind, 300}});
+    append_all(x.c, x.exec, dropped, tokens(700, 300));
+    observe_all(x.c, x.exec, dropped, tokens(700, 300));
+  }
+  test::feed(x.c, x.exec, blind, tokens(1, 200));
+  x.c.truncate(x.exec, blind, 0);
+  step again = x.c.begin(x.exec, {{blind, 500}});
+  append_all(x.c, x.exec, again, tokens(1, 500));
+  observe_all(x.c, x.exec, again, tokens(1, 500));
+  x.c.commit(x.exec, again);
+  CHECK(pages_of(x, blind) == seen);
+}
