@@ -6,6 +6,7 @@
 #   (nothing)      reads a long document, decodes through each cache type, prints a table, asks for a pass key
 #   --audit        what each layer loses by retrieving, and which layers should attend densely
 #   --prompt TEXT  generates text
+#   --backend device   the model on the host, the cache on the GPU; where there is none, says so and takes the host's
 #   --help         lists all options
 #   --example      first_cache, own_policy, save_restore, prefix_sharing or speculative_decoding; the last two read a document (default: README.md and
 #                  the pages in docs/)
@@ -29,6 +30,20 @@ has() {  # has <option>: whether the caller gave it
 }
 arguments=("$@")
 
+# What a cache on the GPU needs: one that answers, and CUDA's compiler.
+device=()
+for ((i = 0; i + 1 < ${#arguments[@]}; ++i)); do
+  [ "${arguments[i]}" = --backend ] && [ "${arguments[i + 1]}" = device ] || continue
+  if capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) && { command -v nvcc || [ -x /usr/local/cuda/bin/nvcc ]; } >/dev/null; then
+    device=(-D KVX_DECODE_LOOP_DEVICE=ON -D "KVX_CUDA_ARCHITECTURE=$(head -n 1 <<<"$capability" | tr -d '. ')")
+  else
+    echo "kvx: no GPU with CUDA's compiler here: the host's caches" >&2
+    set -- "${arguments[@]:0:i}" "${arguments[@]:i+2}"
+    arguments=("$@")
+  fi
+  break
+done
+
 program=decode_loop
 if [ "${1:-}" = --example ]; then
   program=${2:-}
@@ -44,7 +59,7 @@ fi
 bash "$root/cmake/install-dependencies.sh" build/packages >&2
 launcher=()
 if command -v ccache >/dev/null; then launcher=(-D CMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
-step "configuring" cmake -S "$root" -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D KVX_BUILD_TESTS=OFF -D KVX_BUILD_BENCH=OFF "${launcher[@]}"
+step "configuring" cmake -S "$root" -B "$build" -G Ninja -D CMAKE_BUILD_TYPE=Release -D KVX_BUILD_TESTS=OFF -D KVX_BUILD_BENCH=OFF "${device[@]}" "${launcher[@]}"
 step "building" cmake --build "$build" --target "$program"
 loop=$build/examples/$program/$program
 

@@ -1,6 +1,7 @@
 #include "caches.hpp"
 
 #include "cache_lines.hpp"
+#include "device_caches.hpp"
 
 #include <algorithm>
 
@@ -17,8 +18,10 @@ std::span<const cache_choice> all_caches() {
 }
 
 const cache_choice* find_cache(std::string_view name) {
-  for (const cache_choice& choice : all_caches()) {
-    if (choice.name == name) return &choice;
+  for (const std::span<const cache_choice> table : {all_caches(), device_caches()}) {
+    for (const cache_choice& choice : table) {
+      if (choice.name == name) return &choice;
+    }
   }
   return nullptr;
 }

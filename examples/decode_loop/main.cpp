@@ -3,6 +3,7 @@
 #include "audit.hpp"
 #include "caches.hpp"
 #include "comparison.hpp"
+#include "device_caches.hpp"
 #include "matrix.hpp"
 #include "options.hpp"
 #include "replay.hpp"
@@ -30,7 +31,7 @@ struct loaded {
 std::vector<const cache_choice*> chosen(const options& o) {
   std::vector<const cache_choice*> choices;
   if (!o.cache.empty()) return {find_cache(o.cache)};
-  for (const cache_choice& choice : all_caches()) {
+  for (const cache_choice& choice : o.backend == "device" ? device_caches() : all_caches()) {
     if ((choice.by_default || o.all) && (choice.retrieves || !o.audit)) choices.push_back(&choice);
   }
   return choices;
@@ -94,7 +95,7 @@ void run_generation(const options& o, const kvx::host& exec, const loaded& llm) 
   if (prompt.size() >= context) {
     throw option_error("--prompt has " + std::to_string(prompt.size()) + " tokens, the context holds " + std::to_string(context));
   }
-  const auto* choice = find_cache(o.cache.empty() ? "full" : o.cache);
+  const auto* choice = find_cache(!o.cache.empty() ? o.cache : o.backend == "device" ? "device-full" : "full");
   const auto cache = choice->make(exec, request_for(llm.weights.shape, context, chunk, o.keep));
   forward_pass pass(llm.weights, exec, chunk);
   sampler choose(o.temperature, static_cast<std::uint64_t>(o.seed));
@@ -206,7 +207,11 @@ int run(const options& o) {
 
 int main(int count, char** arguments) {
   try {
-    const auto o = decode_loop::parse_options(count, arguments);
+    auto o = decode_loop::parse_options(count, arguments);
+    if (o.backend == "device" && decode_loop::device_caches().empty()) {
+      std::fputs("decode_loop: no CUDA device here, or built without CUDA: the caches of the host\n", stderr);
+      o.backend = "host";
+    }
     if (o.help) {
       std::fputs(decode_loop::help_text().c_str(), stdout);
       return 0;

@@ -27,6 +27,7 @@ Both:
   --cache NAME         this cache type alone (default of --prompt: full)
   --keep N             tokens that a retrieving layer may fetch (default 256)
   --threads N          default: all cores
+  --backend NAME       host, or device: the model on the host, the cache on the GPU (where there is none: the host's)
   --csv FILE           writes the table as CSV too
 Instead:
   --dump-trace FILE    runs the document's first --context tokens and writes q, k, v and k before RoPE (format: trace.hpp)
@@ -54,6 +55,7 @@ const option known[] = {
     {"--text", &options::text},
     {"--prompt", &options::prompt},
     {"--cache", &options::cache},
+    {"--backend", &options::backend},
     {"--csv", &options::csv},
     {"--dump-trace", &options::dump_trace},
     {"--replay", &options::replay},
@@ -109,6 +111,8 @@ options parse_options(int count, const char* const* arguments) {
     }
   }
   if (o.help) return o;
+  if (o.backend != "host" && o.backend != "device") throw option_error("--backend '" + o.backend + "': host or device");
+  if (o.backend == "device" && o.audit) throw option_error("--audit is for --backend host");
   if (!o.prompt.empty() && !o.text.empty()) throw option_error("--prompt and --text exclude each other");
   if (!o.cache.empty() && find_cache(o.cache) == nullptr)
     throw option_error("--cache '" + o.cache + "' is no cache type; --help lists them");

@@ -17,6 +17,7 @@ struct options {
   std::string text;
   std::string prompt;
   std::string cache;
+  std::string backend = "host";
   std::string csv;
   std::string dump_trace;
   std::string replay;
