@@ -36,7 +36,7 @@ struct dci_shape {
 
   int block = 256;
   packing pack = packing::bisection;
-  metric by = metric::full;
+  metric by = metric::diagonal;
   ranking rank = ranking::mean_then_member;
   int first_promotion = 30;
   int promotion = 200;

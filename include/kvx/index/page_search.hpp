@@ -22,7 +22,7 @@ struct page_search {
   int pages = 12;
   int beam = 0;
   int probes = 0;
-  float spread = 2;
+  float spread = 2.5f;
   group_rule rule = {};
   bool interleave = false;
 };

@@ -11,10 +11,9 @@
 #include <kvx/index/dci_head.hpp>
 #include <kvx/index/dci_lists.hpp>
 #include <kvx/index/dci_tree.hpp>
-#include <kvx/index/host/group_rule.hpp>
+#include <kvx/index/host/page_ranking.hpp>
 #include <kvx/index/page_search.hpp>
 #include <kvx/layout/host/row_logits.hpp>
-#include <kvx/sketch/host/top_k.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -38,28 +37,24 @@ struct search_parts {
   float* page_logits;       // (G, pages) of the best member
   float* ordered;           // (G, pages) the same by page
   std::int32_t* touched;    // (pages)
-  std::int32_t* by_head;    // (G, pages) the best of each head
-  float* scores;            // (tokens)
-  std::byte* group;
-  std::int64_t group_bytes;
+  page_ranking ranking;
 
-  search_parts(scratch_parts& s, page_shape page, int heads, std::int64_t tokens, group_rule rule) {
-    const std::int64_t pages = ceil_div(tokens, page.tokens), all = std::max(tokens, pages), pitch = row_query_pitch(page.key_dim);
-    key_queries = s.take<float>(heads * pitch);
-    mean_queries = s.take<float>(heads * pitch);
-    ids = s.take<std::int32_t>(all);
-    roots = s.take<std::int32_t>(all);
-    beam = s.take<std::int32_t>(all);
-    logits = s.take<float>(heads * all);
-    slots = s.take<std::int32_t>(pages);
-    page_logits = s.take<float>(heads * pages);
-    ordered = s.take<float>(heads * pages);
-    touched = s.take<std::int32_t>(pages);
-    by_head = s.take<std::int32_t>(heads * pages);
-    scores = s.take<float>(all);
-    group_bytes = group_scores_scratch(host{}, rule, heads, all);
-    group = s.take<std::byte>(group_bytes);
-  }
+  search_parts(scratch_parts& s, page_shape page, int heads, std::int64_t tokens, const page_search& options)
+      : search_parts(s, page.key_dim, heads, tokens, ceil_div(tokens, page.tokens), options) {}
+
+ private:
+  search_parts(scratch_parts& s, int dim, int heads, std::int64_t tokens, std::int64_t pages, const page_search& options)
+      : key_queries(s.take<float>(heads * row_query_pitch(dim))),
+        mean_queries(s.take<float>(heads * row_query_pitch(dim))),
+        ids(s.take<std::int32_t>(tokens)),
+        roots(s.take<std::int32_t>(tokens)),
+        beam(s.take<std::int32_t>(tokens)),
+        logits(s.take<float>(heads * tokens)),
+        slots(s.take<std::int32_t>(pages)),
+        page_logits(s.take<float>(heads * pages)),
+        ordered(s.take<float>(heads * pages)),
+        touched(s.take<std::int32_t>(pages)),
+        ranking(s, heads, tokens, pages, options) {}
 };
 
 /// One search.
@@ -77,7 +72,9 @@ class finder {
         group_(static_cast<int>(query.queries.extents[0])),
         page_tokens_(of.rows.page_tokens),
         first_page_(query.begin / page_tokens_),
-        pages_(query.end / page_tokens_ - first_page_) {}
+        pages_(query.end / page_tokens_ - first_page_) {
+    if (query.resident != nullptr) at_.ranking.set_resident(std::span(query.resident, static_cast<std::size_t>(group_)));
+  }
 
   page_search_result result() const { return result_; }
 
@@ -112,7 +109,7 @@ class finder {
       if (level > 0) std::sort(at_.ids, at_.ids + count);  // equal ones: the lowest position first
       look_at(count);
       if (level == 0) break;
-      best = select(logits(count), level == 1 ? breadth : upper_breadth * breadth, at_.beam);
+      best = at_.ranking.select(read_only(logits(count)), level == 1 ? breadth : upper_breadth * breadth, at_.beam);
       for (std::int64_t i = 0; i < best; ++i) at_.beam[i] = at_.ids[at_.beam[i]];
     }
   }
@@ -135,7 +132,7 @@ class finder {
     row_logits<bf16>(
         mean_queries_, 0, count, [&](std::int64_t i) { return of_.mean_of(at_.ids[i]) + of_.rows.key_dim; }, logits(count));
     result_.means += count;
-    const std::int64_t best = select(logits(count), blocks, at_.beam);
+    const std::int64_t best = at_.ranking.select(read_only(logits(count)), blocks, at_.beam);
     for (std::int64_t i = 0; i < best; ++i) at_.roots[i] = at_.ids[at_.beam[i]];
     count = 0;
     for (std::int64_t i = 0; i < best; ++i) {
@@ -163,7 +160,7 @@ class finder {
 
   /// The best `wanted` of `count` pages whose means were looked at: to at_.beam. Returns how many.
   std::int64_t select_means(std::int64_t count, std::int64_t wanted) {
-    const std::int64_t best = select(logits(count), wanted, at_.beam);
+    const std::int64_t best = at_.ranking.select(read_only(logits(count)), wanted, at_.beam);
     for (std::int64_t i = 0; i < best; ++i) at_.beam[i] = at_.ids[at_.beam[i]];
     return best;
   }
@@ -197,17 +194,22 @@ class finder {
     }
     tensor_view<float, 2> by_page(at_.ordered, group_, pages_);
     by_page.extents[1] = count;
-    rank(by_page, at_.touched, out);
+    result_.found = at_.ranking.rank(by_page, at_.touched, first_page_, wanted(out));
   }
 
   /// The best of `count` pages whose means were looked at, best first.
-  void rank_means(std::int64_t count, std::span<std::int32_t> out) { rank(logits(count), at_.ids, out); }
+  void rank_means(std::int64_t count, std::span<std::int32_t> out) {
+    result_.found = at_.ranking.rank(logits(count), at_.ids, first_page_, wanted(out));
+  }
 
   void start() { std::fill_n(at_.slots, pages_, -1); }
   void prepare_keys() { key_queries_ = prepare_row_queries<E>(query_.queries, query_.scale, at_.key_queries); }
   void prepare_means() { mean_queries_ = prepare_row_queries<bf16>(query_.queries, query_.scale, at_.mean_queries); }
 
  private:
+  std::span<std::int32_t> wanted(std::span<std::int32_t> out) const {
+    return out.first(std::min(out.size(), static_cast<std::size_t>(options_.pages)));
+  }
   tensor_view<float, 2> logits(std::int64_t count) const { return tensor_view<float, 2>(at_.logits, group_, count); }
 
   /// Scores the tokens at_.ids (count) and gives each page the logits of its best.
@@ -231,19 +233,6 @@ class finder {
     }
   }
 
-  /// Positions of the `wanted` best columns by the rule, ascending. Returns how many.
-  std::int64_t select(tensor_view<float, 2> of, std::int64_t wanted, std::int32_t* positions) {
-    const std::int64_t count = of.extents[1];
-    if (count == 0) return 0;
-    const std::span scores(at_.scores, static_cast<std::size_t>(count));
-    group_scores(alone_, options_.rule, read_only(of), resident(), scores, {at_.group, static_cast<std::size_t>(at_.group_bytes)});
-    return top_k<std::int32_t>(alone_, scores, wanted, {positions, static_cast<std::size_t>(count)}).taken;
-  }
-
-  std::span<const float> resident() const {
-    return query_.resident == nullptr ? std::span<const float>() : std::span(query_.resident, static_cast<std::size_t>(group_));
-  }
-
   std::int64_t means_of_pages(std::int64_t count) {
     row_logits<bf16>(
         mean_queries_, 0, count, [&](std::int64_t i) { return of_.mean_of(first_page_ + at_.ids[i]); }, logits(count));
@@ -251,56 +240,6 @@ class finder {
     return count;
   }
 
-  /// The best pages of columns that are pages `j`, ascending.
-  void rank(tensor_view<float, 2> by_page, const std::int32_t* j, std::span<std::int32_t> out) {
-    const std::int64_t wanted = std::min<std::int64_t>(options_.pages, static_cast<std::int64_t>(out.size()));
-    for (int g = 0; g < group_; ++g) {
-      for (std::int64_t i = 0; i < by_page.extents[1]; ++i) {
-        float& x = *by_page.at(g, i);
-        if (x == -infinity) x = quiet_nan;  // no member of it can be found
-      }
-    }
-    result_.found = options_.interleave ? interleave(by_page, wanted, out) : best_first(by_page, wanted, out);
-    for (std::int64_t i = 0; i < result_.found; ++i)
-      out[static_cast<std::size_t>(i)] = j[out[static_cast<std::size_t>(i)]] + static_cast<std::int32_t>(first_page_);
-  }
-
-  std::int64_t best_first(tensor_view<float, 2> by_page, std::int64_t wanted, std::span<std::int32_t> out) {
-    const std::int64_t taken = select(by_page, wanted, at_.beam);
-    std::copy(at_.beam, at_.beam + taken, out.begin());
-    sort_by(at_.scores, out.first(static_cast<std::size_t>(taken)));
-    return taken;
-  }
-
-  /// Rank by rank, head by head, each page once.
-  std::int64_t interleave(tensor_view<float, 2> by_page, std::int64_t wanted, std::span<std::int32_t> out) {
-    const std::int64_t count = by_page.extents[1];
-    if (count == 0) return 0;
-    std::int64_t taken[most_row_queries], found = 0;
-    const auto of_head = [&](int g) { return at_.by_head + g * pages_; };
-    for (int g = 0; g < group_; ++g) {
-      const std::span<const float> scores(by_page.at(g, 0), static_cast<std::size_t>(count));
-      const std::span best(of_head(g), static_cast<std::size_t>(std::min(wanted, count)));
-      taken[g] = top_k<std::int32_t>(alone_, scores, wanted, best).taken;
-      sort_by(scores.data(), best.first(static_cast<std::size_t>(taken[g])));
-    }
-    for (std::int64_t r = 0; r < wanted; ++r) {
-      for (int g = 0; g < group_ && found < wanted; ++g) {
-        if (r >= taken[g]) continue;
-        const std::int32_t page = of_head(g)[r];
-        const auto end = out.begin() + static_cast<std::ptrdiff_t>(found);
-        if (std::find(out.begin(), end, page) == end) out[static_cast<std::size_t>(found++)] = page;
-      }
-    }
-    return found;
-  }
-
-  static void sort_by(const float* scores, std::span<std::int32_t> pages) {
-    std::sort(pages.begin(), pages.end(),
-              [&](std::int32_t a, std::int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
-  }
-
-  const host alone_{.threads = 1};
   const dci_shape& shape_;
   const dci_head<E>& of_;
   const page_query& query_;
@@ -319,7 +258,7 @@ class finder {
 /// Bytes of scratch that search_pages needs for zones that end at or before `tokens`, at an address that is a multiple of 64.
 inline std::int64_t search_pages_bytes(page_shape page, int group, std::int64_t tokens, const page_search& options) {
   scratch_parts s;
-  host_pages::search_parts(s, page, group, tokens, options.rule);
+  host_pages::search_parts(s, page, group, tokens, options);
   return s.used;
 }
 
@@ -353,7 +292,7 @@ page_search_result search_pages(const host&, const dci_shape& shape, const dci_h
   if (query.begin == query.end || options.pages == 0 || out.empty()) return {};
 
   scratch_parts memory{scratch.data()};
-  const host_pages::search_parts parts(memory, page, group, query.end, options.rule);
+  const host_pages::search_parts parts(memory, page, group, query.end, options);
   host_pages::finder<E, MemberLogits> find(shape, of, query, options, members, parts);
   find.start();
   find.prepare_keys();
