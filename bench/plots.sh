@@ -17,4 +17,5 @@ if ! [ -s build/results/attention_time.txt ]; then
   "$bench_folder/plots/bench_attention_time" >build/results/attention_time.part
   mv build/results/attention_time.part build/results/attention_time.txt
 fi
+if [[ kvtc_ratio == *"$filter"* ]] && ! grep -qs '^kl_sweep_predicted' build/results/kvtc.txt; then bash bench/kvtc.sh _ >/dev/null; fi
 python3 bench/plots/draw.py build/results docs "$filter"

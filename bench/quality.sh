@@ -4,7 +4,8 @@
 #
 # usage: bash bench/quality.sh [<filter> [<trace>]]
 #   <filter>  only what has a name that contains it: kl_window_256, top1_full_half, sweep (windows of many sizes); recall128_default_10,
-#             recall128_centre (other centres), mass128 (attention mass captured); trace_ and what follows it: attention over the trace
+#             recall128_centre (other centres), mass128 (attention mass captured); trace_ and what follows it: attention over the trace;
+#             kvtc, or a name of bench/kvtc.sh: stored caches, which take half an hour and run where they are asked for
 #   <trace>   default: examples/data/layer13.kvxtrace; decode_loop --dump-trace writes others
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,6 +22,13 @@ if [[ -z $filter || $filter == trace_* ]]; then
   "$bench_folder/attend/bench_trace" "${2:-examples/data/layer13.kvxtrace}" | wanted_lines | tee -a build/results/quality.txt
   [ -z "$filter" ] || exit 0
 fi
+
+# Stored caches have a script of their own.
+case $filter in
+  kvtc) exec bash bench/kvtc.sh ;;
+  *ice_*) ;;
+  *faithful* | *weighted* | *predicted* | *int[24]_g* | *deflate* | *entropy* | *rans* | *or_major* | *end_to_end*) exec bash bench/kvtc.sh "$filter" ;;
+esac
 
 build_bench bench_unbalanced bench_heads bench_quality
 if [[ recall_unbalanced_world == *"$filter"* || $filter == recall_unbalanced_world* ]]; then

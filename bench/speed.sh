@@ -88,6 +88,13 @@ mkdir -p build/results
     build_bench bench_chunk
     "$bench_folder/codec/bench_chunk" "$filter"
   fi
+  for name in restore_vs_prefill check_cost save_4096_{seconds,peak_mb}; do
+    # A calibration takes ten minutes: without a filter only where there is one.
+    if wanted $name && { [ -n "$filter" ] || [ -f build/calibration/predicted.kvxcal ]; }; then
+      bash bench/kvtc.sh "${filter:-restore_vs_prefill}"
+      break
+    fi
+  done
   if wanted step_overhead || wanted fork_rows_copied || wanted fork_vs_step; then
     build_bench bench_steps
     "$bench_folder/cache/bench_steps" "$filter"

@@ -93,4 +93,29 @@ if ! has --text && ! has --prompt && ! has --bench-prompt; then
   (cd "$root" && find . -path ./build -prune -o \( -path './*.md' -o -path './include/*' \) -type f -print | LC_ALL=C sort | xargs -r cat) >"$own"
   text=(--text "$own")
 fi
-exec "$loop" --model "$model" "${text[@]}" "$@"
+
+# What the lines of stored caches need, made once: a quick calibration, from other texts than the document.
+codecs=()
+if ! has --codecs && ! has --prompt && ! has --audit && ! has --dump-trace && ! has --bench-prompt; then
+  folder=$root/build/calibration
+  codecs=(--codecs "$folder")
+  calibrate() {  # calibrate <name> <option...>: <name>.kvxcal, or files that its options name
+    local part=$folder/$1.part
+    step "building the calibration" cmake --build "$build" --target calibrate
+    step "its texts" python3 "$root/examples/calibrate/texts.py" "$folder/quick_texts" --without-repository
+    "$build/examples/calibrate/calibrate" --model "$model" --tokens 6000 --out "$part" "${@:2}" "$folder"/quick_texts/*.txt >>"$log" ||
+      { cat "$log" >&2; exit 1; }
+  }
+  mkdir -p "$folder/quick_texts"
+  if [ ! -f "$folder/quick.kvxcal" ]; then
+    echo "kvx: a quick calibration of the codec, once: up to three minutes" >&2
+    calibrate quick
+    mv "$folder/quick.part" "$folder/quick.kvxcal"
+  fi
+  if has --all && [ ! -f "$folder/quick_faithful32.kvxcal" ]; then
+    echo "kvx: the same for the codec as published, whose basis is of all layers: up to ten minutes" >&2
+    calibrate quick_faithful --faithful 8,16,32
+    for ratio in 8 16 32; do mv "$folder/quick_faithful$ratio.part" "$folder/quick_faithful$ratio.kvxcal"; done
+  fi
+fi
+exec "$loop" --model "$model" "${text[@]}" "${codecs[@]}" "$@"

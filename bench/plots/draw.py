@@ -4,6 +4,7 @@
 usage: draw.py <folder of results> <folder of pictures> [<filter>]
 """
 import pathlib
+import re
 import sys
 
 from chart import Chart
@@ -89,8 +90,22 @@ def tiers_speed(results):
     return chart
 
 
+def kvtc_ratio(results):
+    """KL against how much smaller stored rows are, for the codec with and without what it knows of the model, and for whole numbers of few bits."""
+    values = read(results / "kvtc.txt")
+    chart = Chart("What a smaller file costs", "KL of 128 tokens behind nine contexts of 1,024 to 2,048, of whose rows all but 132 are coded; SmolLM2-135M",
+                  "rows in bf16 over all bytes written for them", "KL, nats", [3, 6, 12, 24, 48])
+    for names, label, hollow, colour in ((r"(sweep_)?predicted_\d+x", "weights, predictor", False, 0), (r"(sweep_)?weighted_\d+x", "weights", True, 0),
+                                         (r"sweep_unweighted_\d+x", "one step,\nwhole model", True, 1), (r"(sweep_)?faithful\d+", "as published", False, 1),
+                                         (r"int\d_g\d+", "int4, int2", False, 2)):
+        found = [n for n in values if re.fullmatch("kl_" + names, n)]
+        chart.add(label, [(values["ratio" + n[2:]], values[n], values.get(n + ".se", 0)) for n in found if "ratio" + n[2:] in values],
+                  hollow=hollow, colour=colour)
+    return chart
+
+
 def main(results, pictures, wanted=""):
-    for name, make in (("quality_window", quality_window), ("attention_time", attention_time), ("tiers_speed", tiers_speed), ("peers", peers)):
+    for name, make in (("kvtc_ratio", kvtc_ratio), ("quality_window", quality_window), ("attention_time", attention_time), ("tiers_speed", tiers_speed), ("peers", peers)):
         if wanted not in name:
             continue
         chart = make(pathlib.Path(results))

@@ -54,6 +54,8 @@ options parse(int argc, char** argv, std::initializer_list<number_option> own) {
       o.texts.push_back(text_of(value));
     } else if (name == "--filter") {
       o.filter = value;
+    } else if (name == "--calibration") {
+      o.calibration = value;
     } else {
       throw std::runtime_error("'" + name + "' is no option; --help lists them");
     }

@@ -24,6 +24,7 @@ struct options {
   std::string model;
   std::vector<named_text> texts;
   std::string filter;
+  std::string calibration = "build/calibration";                        // folder of calibrations of the transform codec
   std::size_t chunk = 512;
   std::size_t threads = std::max(1U, std::thread::hardware_concurrency());
   bool list = false;

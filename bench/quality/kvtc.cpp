@@ -78,7 +78,7 @@ void print_setting(kvtc_bench& b, const kvtc_setting& s, const ready_calibration
   }
 }
 
-int run(const options& o, const std::string& folder, std::size_t tokens) {
+int run(const options& o, std::size_t tokens) {
   std::vector<const kvtc_setting*> settings;
   for (const kvtc_setting& s : kvtc_settings) {
     if (s.wanted(o.filter)) settings.push_back(&s);
@@ -111,7 +111,7 @@ int run(const options& o, const std::string& folder, std::size_t tokens) {
     const std::string name(s->calibration);
     if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
-  const auto made = kvtc_calibrations_of(pass, exec, folder, calibrated_on, tokens, names);
+  const auto made = kvtc_calibrations_of(pass, exec, o.calibration, calibrated_on, tokens, names);
   kvtc_bench b{pass, exec, run_windows(pass, exec, scored, words)};
   std::vector<double> surprise;
   for (const window& w : b.windows) {
@@ -138,21 +138,12 @@ int run(const options& o, const std::string& folder, std::size_t tokens) {
 int main(int argc, char** argv) {
   try {
     std::size_t tokens = 12000;
-    std::string folder = "build/calibration";
-    std::vector<char*> rest;
-    for (int i = 0; i < argc; ++i) {
-      if (std::string(argv[i]) == "--calibration" && i + 1 < argc) {
-        folder = argv[++i];
-      } else {
-        rest.push_back(argv[i]);
-      }
-    }
-    const auto o = quality::parse(static_cast<int>(rest.size()), rest.data(), {{"--tokens", &tokens, 1000, 1 << 24}});
+    const auto o = quality::parse(argc, argv, {{"--tokens", &tokens, 1000, 1 << 24}});
     if (o.help) {
       std::cout << quality::help;
       return 0;
     }
-    return quality::run(o, folder, tokens);
+    return quality::run(o, tokens);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_kvtc: %s\n", error.what());
     return 2;

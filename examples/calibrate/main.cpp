@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -36,7 +37,8 @@ constexpr const char* help = R"(usage: calibrate --model FILE --out FILE [option
   --rank N           components of a basis (what 12 times smaller needs)
   --no-weights       leave out the model's sensitivity
   --no-predictor     leave out the map from tokens
-  --faithful RATIO   a bit plan for this nominal ratio: one basis for the whole model, no weights, no predictor
+  --faithful R,...   bit plans for these nominal ratios: one basis for the whole model, no weights, no predictor; of several ratios each
+                     file's name has its own before the extension
   --threads N        (all cores)
   --drift FILE       instead: how far the texts' rows are from those that FILE was calibrated on; --tokens of them (2000)
 )";
@@ -46,7 +48,7 @@ struct arguments {
   std::vector<std::string> texts;
   std::int64_t tokens = 0, passage = 504, blocks = 3, rank = 0, threads = 0;
   std::int64_t first_head = -1, last_head = -1;
-  double faithful = 0;
+  std::vector<double> faithful;
   bool weights = true, predictor = true;
 };
 
@@ -92,7 +94,13 @@ arguments parse(int count, char** words) {
         throw file_error("--heads " + heads + ": two heads, 0-1");
       }
     } else if (word == "--faithful") {
-      a.faithful = static_cast<double>(integer(1, 64));
+      std::string ratios = value();
+      for (std::size_t end = 0; !ratios.empty(); ratios.erase(0, std::min(end, ratios.size() - 1) + 1)) {
+        end = ratios.find(',');
+        const double ratio = std::atof(ratios.substr(0, end).c_str());
+        if (!(ratio >= 1 && ratio <= 64)) throw file_error("--faithful " + ratios + ": ratios from 1 to 64, with commas between them");
+        a.faithful.push_back(ratio);
+      }
     } else if (word == "--no-weights") {
       a.weights = false;
     } else if (word == "--no-predictor") {
@@ -131,21 +139,29 @@ class stages {
 /// errors      file_error: heads that the model does not have
 std::vector<kvx::feature_span> spans_of(const arguments& a, const model_shape& s) {
   const auto layers = static_cast<int>(s.layers), heads = static_cast<int>(s.kv_heads);
-  const auto blocks = a.faithful > 0 ? 1 : std::min<std::int64_t>(a.blocks, layers);
+  const auto blocks = !a.faithful.empty() ? 1 : std::min<std::int64_t>(a.blocks, layers);
   auto spans = kvx::blocks_of_layers(layers, heads, static_cast<int>(blocks));
   if (a.first_head < 0) return spans;
   if (a.last_head >= heads) throw file_error("--heads: the model has KV heads 0 to " + std::to_string(heads - 1));
   return kvx::with_heads(std::move(spans), static_cast<int>(a.first_head), static_cast<int>(a.last_head - a.first_head + 1));
 }
 
+/// Where the calibration of a number goes.
+std::string file_of(const arguments& a, std::size_t number) {
+  if (a.faithful.size() < 2) return a.out;
+  std::filesystem::path path = a.out;
+  char ratio[16];
+  std::snprintf(ratio, sizeof ratio, "%g", a.faithful[number]);
+  return path.replace_filename(path.stem().string() + ratio + path.extension().string()).string();
+}
+
 int run(const arguments& a) {
   const unsigned cores = std::max(std::thread::hardware_concurrency(), 1U);
   const kvx::host exec{.threads = a.threads > 0 ? static_cast<int>(a.threads) : static_cast<int>(cores)};
-  std::ofstream out;
   kvx::calibration judged;
   if (a.drift.empty()) {
-    out.open(a.out, std::ios::binary);                                  // refused now, not after minutes
-    if (!out) throw file_error(a.out + ": cannot be written");
+    const bool writes = std::ofstream(file_of(a, 0), std::ios::binary).good();  // refused now, not after minutes
+    if (!writes) throw file_error(file_of(a, 0) + ": cannot be written");
   } else if (const kvx::status s = kvx::read_calibration(read_file(a.drift), judged); !s.ok()) {
     throw file_error(a.drift + ": " + kvx::message(s));
   }
@@ -170,19 +186,26 @@ int run(const arguments& a) {
   }
 
   calibration_request request;
-  request.weighted = a.weights && a.faithful == 0;
-  request.predictor = a.predictor && a.faithful == 0;
+  request.weighted = a.weights && a.faithful.empty();
+  request.predictor = a.predictor && a.faithful.empty();
   request.options.rank = a.rank;
-  request.options.plan_ratio = a.faithful;
-  if (a.faithful > 0) request.options.finest_ratio = 0;
+  if (!a.faithful.empty()) {
+    request.options.plan_ratio = a.faithful.front();
+    request.more_plans.assign(a.faithful.begin() + 1, a.faithful.end());
+    request.options.finest_ratio = 0;
+  }
   request.options.spans = spans_of(a, weights.shape);
   std::vector<kvx::calibration_report> reports;
   const auto fitted = calibrate_model(pass, exec, passages, std::span(&request, 1), reports, stages());
-  const auto bytes = kvx::write_calibration(fitted.front());
-  out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  if (!out.flush()) throw file_error(a.out + ": cannot be written");
-  std::printf("\n%s%s: %.1f MB\n", kvx::report_text(reports.front(), fitted.front()).c_str(), a.out.c_str(),
-              static_cast<double>(bytes.size()) / 1e6);
+  for (std::size_t i = 0; i < fitted.size(); ++i) {
+    const std::string path = file_of(a, i);
+    const auto bytes = kvx::write_calibration(fitted[i]);
+    std::ofstream file_out(path, std::ios::binary);
+    file_out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    if (!file_out.flush()) throw file_error(path + ": cannot be written");
+    if (i == 0) std::printf("\n%s", kvx::report_text(reports[i], fitted[i]).c_str());
+    std::printf("%s: %.1f MB\n", path.c_str(), static_cast<double>(bytes.size()) / 1e6);
+  }
   return 0;
 }
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Writes the texts that calibration reads by default into a folder: prose.txt, code.txt, documentation.txt.
 
-usage: texts.py <folder>
+usage: texts.py <folder> [--without-repository]
 
 prose           the King James Bible of Debian's package bible-kjv, where it is installed, without verse tags; characters 200,000 to 260,000,
                 which quality is measured on, and their neighbours are left out
 code            modules of Python's library, without the one that quality is measured on
-documentation   this repository's docs, and the topics of Python's help
+documentation   this repository's docs, and the topics of Python's help; without the docs where they are what is read by the calibrated cache
 """
 import pathlib
 import re
@@ -33,8 +33,8 @@ def code():
     return "\n".join((LIBRARY / m).read_text(encoding="utf-8") for m in MODULES if (LIBRARY / m).is_file())
 
 
-def documentation():
-    pages = "\n".join(p.read_text(encoding="utf-8") for p in sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md"])
+def documentation(own=True):
+    pages = "\n".join(p.read_text(encoding="utf-8") for p in sorted((ROOT / "docs").glob("*.md")) + [ROOT / "README.md"]) if own else ""
     topics = LIBRARY / "pydoc_data" / "topics.py"
     if topics.is_file():
         found = {}
@@ -43,11 +43,11 @@ def documentation():
     return pages
 
 
-def main(folder):
+def main(folder, *options):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
-    for name, make in (("prose", prose), ("code", code), ("documentation", documentation)):
+    for name, make in (("prose", prose), ("code", code), ("documentation", lambda: documentation("--without-repository" not in options))):
         try:
             text = make()
         except (OSError, subprocess.CalledProcessError) as error:
@@ -59,4 +59,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

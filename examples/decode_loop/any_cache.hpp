@@ -7,8 +7,17 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <utility>
 
 namespace decode_loop {
+
+/// What it took to store a prompt and to get it back.
+struct storing_cost {
+  std::int64_t bytes = 0;                                               // of the file
+  double save_seconds = 0;
+  double restore_seconds = 0;
+};
 
 /// The calls of a forward pass on one sequence; see forward.hpp. A program with one cache type calls kvx::cache itself.
 class any_cache {
@@ -26,6 +35,9 @@ class any_cache {
   virtual void clear() = 0;                                             // a new, empty sequence
   virtual kvx::cache_stats stats() const = 0;
 
+  /// The prompt of these tokens is complete: a cache whose prompts are stored does so, and goes on with what comes back.
+  virtual std::optional<storing_cost> store(std::span<const std::int32_t> /*ids*/) { return {}; }
+
   /// Time spent in `attend` since the last call, seconds.
   double take_attention_seconds() { return std::exchange(attention_seconds_, 0.0); }
 
@@ -35,7 +47,7 @@ class any_cache {
 
 /// A cache of this spec, and one sequence open in it.
 template <class Spec>
-class held_cache final : public any_cache {
+class held_cache : public any_cache {
  public:
   held_cache(const kvx::host& exec, Spec spec, const kvx::geometry& geometry, const kvx::attend_options& how)
       : exec_(exec), how_(how), cache_(exec, spec, geometry), sequence_(cache_.open(exec)) {}
@@ -60,7 +72,7 @@ class held_cache final : public any_cache {
   }
   kvx::cache_stats stats() const override { return cache_.stats(); }
 
- private:
+ protected:
   kvx::host exec_;
   kvx::attend_options how_;
   kvx::cache<kvx::host, Spec> cache_;

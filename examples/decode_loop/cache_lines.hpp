@@ -67,5 +67,6 @@ cache_choice line(std::string_view name, std::string_view what, SpecOf spec_of, 
 
 std::vector<cache_choice> dense_caches();                               // dense_caches.cpp: full, window
 std::vector<cache_choice> paris_caches();                               // paris_caches.cpp: ParisKV
+std::vector<cache_choice> stored_caches();                              // stored_caches.cpp: KVTC
 
 }  // namespace decode_loop

@@ -13,6 +13,8 @@
 
 namespace decode_loop {
 
+class codec_files;
+
 /// What a cache is made for.
 struct cache_request {
   int layers = 0;
@@ -24,6 +26,7 @@ struct cache_request {
   std::int64_t keep = 256;                                              // tokens that a retrieving layer may fetch
   kvx::rope_pairs rope = {};
   int dense_layers = 2;                                                 // the first layers, which attend to all
+  const codec_files* codecs = nullptr;                                  // of caches that are stored
 };
 
 /// A line of the table.
@@ -33,6 +36,7 @@ struct cache_choice {
   bool by_default;                                                      // in the table without --all
   bool retrieves;                                                       // attends to rows that it chooses
   std::function<std::unique_ptr<any_cache>(const kvx::host&, const cache_request&)> make;
+  std::string_view calibration = {};                                    // file that the codec needs; empty: prompts are not stored
 };
 
 /// Every cache type, the systems' defaults first.

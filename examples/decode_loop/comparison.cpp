@@ -3,6 +3,9 @@
 #include "divergence.hpp"
 #include "sampler.hpp"
 
+#include <chrono>
+#include <utility>
+
 namespace decode_loop {
 namespace {
 
@@ -37,13 +40,26 @@ cache_request request_for(const model_shape& shape, std::size_t tokens, std::siz
           .rope = shape.turned_pairs()};
 }
 
-table compare(forward_pass& pass, const kvx::host& exec, std::span<const token_id> ids, std::size_t context,
-              std::span<const cache_choice* const> choices, std::int64_t keep) {
+compared compare(forward_pass& pass, const kvx::host& exec, std::span<const token_id> ids, std::size_t context,
+                 std::span<const cache_choice* const> choices, std::int64_t keep, const codec_files* codecs) {
   const model_shape& shape = pass.weights().shape;
-  const cache_request request = request_for(shape, ids.size(), pass.most_tokens(), keep);
+  cache_request request = request_for(shape, ids.size(), pass.most_tokens(), keep);
+  request.codecs = codecs;
   const auto reference = make_reference(exec, request);
   const held caches = make_all(exec, request, choices);
+  const auto start = std::chrono::steady_clock::now();
   fill(pass, *reference, caches, ids.first(context));
+  const double prompt_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+
+  table stored{{"stored", "tokens", "bytes", "times smaller", "save s", "restore s", "prompt s"}, {}};
+  const double rows = 4 * static_cast<double>(context * shape.layers * shape.kv_heads * shape.head_dim);
+  for (std::size_t c = 0; c < caches.size(); ++c) {
+    const auto cost = caches[c]->store(ids.first(context));
+    if (!cost) continue;
+    stored.rows.push_back({std::string(choices[c]->name), std::to_string(context), std::to_string(cost->bytes),
+                           number(rows / static_cast<double>(cost->bytes), 1), number(cost->save_seconds, 2),
+                           number(cost->restore_seconds, 2), number(prompt_seconds, 2)});
+  }
 
   const auto fed = ids.subspan(context, ids.size() - context - 1);
   std::vector<float> expected;                                          // (fed, vocabulary)
@@ -70,7 +86,7 @@ table compare(forward_pass& pass, const kvx::host& exec, std::span<const token_i
                            number(steps / time.all, 1), number(measured.kl_mean(), 4), number(measured.kl_median(), 4),
                            number(measured.top1(), 3), number(measured.perplexity(), 3)});
   }
-  return result;
+  return {std::move(result), std::move(stored)};
 }
 
 table ask_passkey(forward_pass& pass, const kvx::host& exec, const tokenizer& words, std::span<const token_id> prose,

@@ -8,6 +8,7 @@
 #include "options.hpp"
 #include "replay.hpp"
 #include "sampler.hpp"
+#include "stored_caches.hpp"
 #include "trace.hpp"
 
 #include <algorithm>
@@ -32,6 +33,7 @@ std::vector<const cache_choice*> chosen(const options& o) {
   std::vector<const cache_choice*> choices;
   if (!o.cache.empty()) return {find_cache(o.cache)};
   for (const cache_choice& choice : o.backend == "device" ? device_caches() : all_caches()) {
+    if (!choice.calibration.empty() && (o.audit || !o.replay.empty() || !codec_files::has(o.codecs, choice.calibration))) continue;
     if ((choice.by_default || o.all) && (choice.retrieves || !o.audit)) choices.push_back(&choice);
   }
   return choices;
@@ -82,9 +84,16 @@ void run_comparison(const options& o, const kvx::host& exec, const loaded& llm) 
   const auto ids = scored_tokens(o, llm, document);
   const auto scored = static_cast<std::size_t>(o.scored);
   forward_pass pass(llm.weights, exec, chunk);
-  const auto choices = chosen(o);
-  show(compare(pass, exec, ids, ids.size() - scored - 1, choices, o.keep), o);
+  auto choices = chosen(o);
+  const codec_files codecs(o.codecs, llm.weights);
+  const compared result = compare(pass, exec, ids, ids.size() - scored - 1, choices, o.keep, &codecs);
+  show(result.decoded, o);
   std::printf("\nOver %zu tokens that follow; KL in nats, to the full cache in fp32.\n", scored);
+  if (!result.stored.rows.empty()) {
+    std::printf("\nPrompts that went through a file (kvtc-...-quick: calibrated on few tokens; docs/results.md has whole calibrations):\n");
+    result.stored.print(stdout);
+  }
+  std::erase_if(choices, [](const cache_choice* choice) { return !choice->calibration.empty(); });
   std::printf("\nA pass key said once, and asked for at the end:\n");
   ask_passkey(pass, exec, llm.words, document, choices, o.keep).print(stdout);
 }

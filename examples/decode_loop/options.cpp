@@ -17,6 +17,7 @@ Without --prompt: reads a long document once, decodes its next tokens through ea
   --context N          tokens of the document before the scored ones (default 4096)
   --scored N           tokens decoded through each cache (default 128)
   --all                every setting of every system, not one each
+  --codecs FOLDER      calibrations (examples/calibrate): kvtc lines store the prompt, restore it and go on
   --audit              instead of the table: what each layer loses by retrieving, and which layers should be dense
 With --prompt TEXT: generates text token by token.
   --tokens N           at most so many new tokens (default 128)
@@ -56,6 +57,7 @@ const option known[] = {
     {"--prompt", &options::prompt},
     {"--cache", &options::cache},
     {"--backend", &options::backend},
+    {"--codecs", &options::codecs},
     {"--csv", &options::csv},
     {"--dump-trace", &options::dump_trace},
     {"--replay", &options::replay},
@@ -116,6 +118,8 @@ options parse_options(int count, const char* const* arguments) {
   if (!o.prompt.empty() && !o.text.empty()) throw option_error("--prompt and --text exclude each other");
   if (!o.cache.empty() && find_cache(o.cache) == nullptr)
     throw option_error("--cache '" + o.cache + "' is no cache type; --help lists them");
+  if (!o.cache.empty() && o.codecs.empty() && !find_cache(o.cache)->calibration.empty())
+    throw option_error("--cache '" + o.cache + "' stores its prompt: --codecs FOLDER is needed");
   if (o.audit && (!o.prompt.empty() || !o.replay.empty() || !o.dump_trace.empty() || o.bench_prompt))
     throw option_error("--audit needs a document: it excludes --prompt, --replay, --dump-trace and --bench-prompt");
   if (o.audit && !o.cache.empty() && !find_cache(o.cache)->retrieves)

@@ -18,6 +18,7 @@ struct options {
   std::string prompt;
   std::string cache;
   std::string backend = "host";
+  std::string codecs;
   std::string csv;
   std::string dump_trace;
   std::string replay;

@@ -43,6 +43,16 @@ class Draw(unittest.TestCase):
         words = " ".join(t.text for t in picture.iter(SVG + "text"))
         self.assertRegex(words, re.compile("prose.*Python"))
 
+    def test_stored_caches_stand_at_their_ratio(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "kvtc.txt").write_text("kl_predicted_20x .004\nratio_predicted_20x 20.1\nkl_sweep_predicted_42x .016\nratio_sweep_predicted_42x 42\n"
+                                                        "kl_expected_predicted_20x 9\nkl_int4_g64 .002\nratio_int4_g64 3.6\nkl_faithful16 .02\n")
+            subprocess.run([sys.executable, PLOTS / "draw.py", folder, folder, "kvtc"], check=True, capture_output=True)
+            circles = [(float(c.get("cx")), float(c.get("cy"))) for c in xml.etree.ElementTree.parse(pathlib.Path(folder, "kvtc_ratio.svg")).iter(SVG + "circle")]
+        self.assertEqual(len(circles), 3)  # no size, no point
+        twenty, forty, int4 = circles
+        self.assertTrue(int4[0] < twenty[0] < forty[0] and forty[1] < twenty[1] < int4[1])
+
     def test_nothing_from_nothing(self):
         self.assertIsNone(draw(""))
 

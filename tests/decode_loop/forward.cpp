@@ -125,9 +125,10 @@ TEST_CASE("the comparison: the fp32 cache is at distance 0, a small window is no
   forward_pass pass(weights, exec, 64);
   std::vector<token_id> ids = some_ids(340);
   for (const cache_choice& choice : all_caches()) {
+    if (!choice.calibration.empty()) continue;                          // stored.cpp
     CAPTURE(choice.name);
     const cache_choice* const one[] = {&choice};
-    const table result = compare(pass, exec, ids, 320, one, 8);
+    const table result = compare(pass, exec, ids, 320, one, 8).decoded;
     REQUIRE(result.rows.size() == 1);
     REQUIRE(result.rows[0].size() == result.columns.size());
     CHECK(result.rows[0][0] == choice.name);
