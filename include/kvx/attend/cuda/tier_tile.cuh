@@ -9,7 +9,6 @@
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/bits.hpp>
 #include <kvx/core/math.hpp>
-#include <kvx/core/scratch_parts.hpp>
 
 #include <cuda_runtime.h>
 
@@ -18,7 +17,7 @@
 namespace kvx {
 
 /// Query heads and threads of a block; members and pages of a tile.
-inline constexpr int tier_heads = 4, tier_threads = 128, most_tile_members = 1024, most_tile_pages = 128;
+inline constexpr int tier_heads = 4, tier_threads = 256, most_tile_members = 1024, most_tile_pages = 128;
 
 /// Pages of a tile: as many as have at most so many members. Pages of more than 1,024 tokens have no tiers here.
 KVX_HD constexpr int tile_pages(int page_tokens) {
@@ -26,7 +25,7 @@ KVX_HD constexpr int tile_pages(int page_tokens) {
   return pages < 1 ? 1 : pages < most_tile_pages ? pages : most_tile_pages;
 }
 
-/// What a tile's weights are made of, for one unit. All pointers are the device's.
+/// What a tile's weights are made of, for one unit. All pointers are the device's. Plain members: it lies in shared memory.
 ///
 /// pages       of the zone, from the piece's first; ids: (pages) under which their columns lie; dots (pages, G)
 /// members     (C) candidates of the unit; marks (C): not 0 where their rows are attended to; logits (G, pitch); scores (C) by which values
@@ -66,35 +65,27 @@ struct tier_softmax {
   float factor[tier_heads];
 };
 
-/// A tile in shared memory.
+/// A tile in shared memory: its places are known to the compiler.
+///
+/// weights     of each head: logits, scores, then weights of coded members
+/// tails       scores of tails, then weights of pages: of their tails and coded members
+/// terms       logit of the page's mean; largest: score of the page
+/// ids         of pages; members: tokens; taken: places of those whose values are read
 struct tier_tile {
-  static constexpr int pitch = most_tile_members + 8, page_pitch = most_tile_pages + 1;
-
-  float* weights;  // (heads, pitch) logits, scores, then weights of coded members
-  float* tails;  // (heads, page_pitch) scores of tails, then weights of pages: of their tails and coded members
-  float* terms;  // (heads, page_pitch) logit of the page's mean
-  float* largest;  // (heads, page_pitch)
-  tier_page* pages;  // (pages + 1)
-  std::int32_t* ids;  // (pages)
-  std::int32_t* members;  // (members) tokens
-  std::uint16_t* taken;  // (members) places of those whose values are read
-  std::uint8_t* marks;  // (members)
-
-  KVX_HD explicit tier_tile(scratch_parts& s)
-      : weights(s.take<float>(tier_heads * pitch)),
-        tails(s.take<float>(tier_heads * page_pitch)),
-        terms(s.take<float>(tier_heads * page_pitch)),
-        largest(s.take<float>(tier_heads * page_pitch)),
-        pages(s.take<tier_page>(page_pitch)),
-        ids(s.take<std::int32_t>(most_tile_pages)),
-        members(s.take<std::int32_t>(most_tile_members)),
-        taken(s.take<std::uint16_t>(most_tile_members)),
-        marks(s.take<std::uint8_t>(most_tile_members)) {}
+  float weights[tier_heads][most_tile_members + 8];
+  float tails[tier_heads][most_tile_pages + 1];
+  float terms[tier_heads][most_tile_pages + 1];
+  float largest[tier_heads][most_tile_pages + 1];
+  tier_page pages[most_tile_pages + 1];
+  std::int32_t ids[most_tile_pages];
+  std::int32_t members[most_tile_members];
+  std::uint16_t taken[most_tile_members];
+  std::uint8_t marks[most_tile_members];
 };
 
 /// Brings n pages from `first` of the source on, and their members. Returns how many these are. All threads call; ends in a barrier.
 template <int Threads>
-__device__ __forceinline__ int load_tier_tile(const tier_source& from, std::int64_t first, int n, const tier_tile& tile,
+__device__ __forceinline__ int load_tier_tile(const tier_source& from, std::int64_t first, int n, tier_tile& tile,
                                               const tier_softmax& heads) {
   const int tid = static_cast<int>(threadIdx.x);
   for (int p = tid; p <= n; p += Threads) {
@@ -103,19 +94,20 @@ __device__ __forceinline__ int load_tier_tile(const tier_source& from, std::int6
   }
   for (int i = tid; i < n * tier_heads; i += Threads) {
     const int p = i / tier_heads, h = i % tier_heads, g = from.first_head + h;
-    tile.terms[h * tier_tile::page_pitch + p] =
+    tile.terms[h][p] =
         g < from.group ? static_cast<float>(heads.page_units[h] * static_cast<double>(from.dots[(first + p) * from.group + g])) : 0.0f;
   }
   __syncthreads();
   const std::int64_t begin = tile.pages[0].start;
   const int count = static_cast<int>(tile.pages[n].start - begin);
+#pragma unroll 1
   for (int t = tid; t < count; t += Threads) {
     tile.members[t] = from.members[begin + t];
     tile.marks[t] = from.marks[begin + t];
 #pragma unroll
     for (int h = 0; h < tier_heads; ++h) {
       const int g = from.first_head + h;
-      if (g < from.group) tile.weights[h * tier_tile::pitch + t] = from.logits[g * from.pitch + begin + t];
+      if (g < from.group) tile.weights[h][t] = from.logits[g * from.pitch + begin + t];
     }
   }
   __syncthreads();
@@ -124,15 +116,16 @@ __device__ __forceinline__ int load_tier_tile(const tier_source& from, std::int6
 
 /// Logits become scores: of coded members, of what is left of each page. One thread a page and head.
 template <int Threads>
-__device__ __forceinline__ void score_tier_tile(const tier_source& from, int n, float soft_cap, const tier_tile& tile) {
+__device__ __forceinline__ void score_tier_tile(const tier_source& from, int n, float soft_cap, tier_tile& tile) {
   const std::int32_t begin = tile.pages[0].start;
   for (int i = static_cast<int>(threadIdx.x); i < n * tier_heads; i += Threads) {
-    const int p = i / tier_heads, h = i % tier_heads, at = h * tier_tile::page_pitch + p;
+    const int p = i / tier_heads, h = i % tier_heads;
     const bool exists = from.first_head + h < from.group;
-    float* const row = tile.weights + h * tier_tile::pitch;
-    const float term = tile.terms[at];
+    float* const row = tile.weights[h];
+    const float term = tile.terms[h][p];
     float members = 0, top = -infinity, rest = -infinity;
     int out = 0;  // tokens that are taken out of the tail
+#pragma unroll 1
     for (int t = tile.pages[p].start - begin; t < tile.pages[p + 1].start - begin; ++t) {
       const bool exact = tile.marks[t] != 0;
       float score = -infinity;
@@ -147,20 +140,20 @@ __device__ __forceinline__ void score_tier_tile(const tier_source& from, int n, 
     const int left = from.page_tokens - out;
     if (exists && from.tail && tile.pages[p].whole != 0 && left >= fewest_in_tail)
       rest = log2_of_e * log(static_cast<float>(left)) + tier_score(tail_logit(term, members, left), soft_cap);
-    tile.tails[at] = rest;
-    tile.largest[at] = rest > top ? rest : top;
+    tile.tails[h][p] = rest;
+    tile.largest[h][p] = rest > top ? rest : top;
   }
   __syncthreads();
 }
 
 /// Scores become weights, relative to the largest score so far. One thread a page and head; sums in a fixed order.
 template <int Threads>
-__device__ __forceinline__ void weigh_tier_tile(int n, const tier_tile& tile, tier_softmax& heads) {
+__device__ __forceinline__ void weigh_tier_tile(int n, tier_tile& tile, tier_softmax& heads) {
   const int warp = warp_of_thread(), lane = lane_of_thread();
   if (warp < tier_heads) {
     float top = heads.max[warp];
     for (int p = lane; p < n; p += warp_lanes) {
-      const float x = tile.largest[warp * tier_tile::page_pitch + p];
+      const float x = tile.largest[warp][p];
       top = x > top ? x : top;
     }
     top = warp_max(top);
@@ -176,26 +169,26 @@ __device__ __forceinline__ void weigh_tier_tile(int n, const tier_tile& tile, ti
   const std::int32_t begin = tile.pages[0].start;
   for (int i = static_cast<int>(threadIdx.x); i < n * tier_heads; i += Threads) {
     const int p = i / tier_heads, h = i % tier_heads;
-    float* const row = tile.weights + h * tier_tile::pitch;
-    float sum = power_of_two(tile.tails[h * tier_tile::page_pitch + p] - heads.base[h]);
+    float* const row = tile.weights[h];
+    float sum = power_of_two(tile.tails[h][p] - heads.base[h]);
+#pragma unroll 1
     for (int t = tile.pages[p].start - begin; t < tile.pages[p + 1].start - begin; ++t) {
       row[t] = power_of_two(row[t] - heads.base[h]);
       sum += row[t];
     }
-    tile.tails[h * tier_tile::page_pitch + p] = sum;
+    tile.tails[h][p] = sum;
   }
   __syncthreads();
   if (warp >= tier_heads) return;
   float sum = 0;
-  for (int p = lane; p < n; p += warp_lanes) sum += tile.tails[warp * tier_tile::page_pitch + p];
+  for (int p = lane; p < n; p += warp_lanes) sum += tile.tails[warp][p];
   sum = warp_sum(sum);
   if (lane == 0) heads.sum[warp] = heads.sum[warp] * heads.factor[warp] + sum;
 }
 
 /// The members whose values are read, ascending; returns how many. All threads call.
 template <int Threads>
-__device__ __forceinline__ int take_values(const tier_source& from, int count, const tier_tile& tile,
-                                           block_scratch<unsigned, Threads>& scratch) {
+__device__ __forceinline__ int take_values(const tier_source& from, int count, tier_tile& tile, block_scratch<unsigned, Threads>& scratch) {
   const std::int64_t begin = tile.pages[0].start;
   int taken = 0;
   for (int first = 0; from.coded && first < count; first += Threads) {
@@ -204,7 +197,7 @@ __device__ __forceinline__ int take_values(const tier_source& from, int count, c
     if (reads) {
       bool weighs = false;
 #pragma unroll
-      for (int h = 0; h < tier_heads; ++h) weighs = weighs || tile.weights[h * tier_tile::pitch + t] != 0;
+      for (int h = 0; h < tier_heads; ++h) weighs = weighs || tile.weights[h][t] != 0;
       reads = weighs;
     }
     unsigned all = 0;

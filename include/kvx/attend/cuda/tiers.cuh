@@ -90,28 +90,28 @@ struct tier_call {
   int pieces = 0;
 };
 
-/// A block's dynamic shared memory: a tile, in whose place the sums of the block's rows lie afterwards, and vectors of its heads.
+/// A block's dynamic shared memory: a tile, in whose place the sums of the block's rows lie afterwards, and behind it vectors of its heads.
 struct tier_shared {
-  scratch_parts parts;
-  tier_tile tile;
-  float* all;      // octet_floats
-  float* vectors;  // (heads, Dv)
+  union {
+    tier_tile tile;
+    float all[quad_floats];
+  };
 
-  KVX_HD tier_shared(std::byte* memory, int value_dim) : parts{memory}, tile(parts) {
-    scratch_parts in_place{memory};
-    all = in_place.take<float>(octet_floats);
-    parts.used = parts.used > in_place.used ? parts.used : in_place.used;
-    vectors = parts.take<float>(std::int64_t{tier_heads} * value_dim);
+  /// (heads, Dv)
+  __device__ float* vectors() { return reinterpret_cast<float*>(this + 1); }
+  static constexpr std::size_t bytes(int value_dim) {
+    return sizeof(tier_shared) + sizeof(float) * tier_heads * static_cast<std::size_t>(value_dim);
   }
 };
 
 /// Pages [first, last) of a unit's zone, whose first is `first_page` of the sequence, ids (pages of the zone): the softmax and sums of
 /// their tails and coded members, left in a slot.
 template <int Threads, int Bits>
-__device__ __forceinline__ void attend_tier_piece(const tier_call& call, const tier_shared& shared, std::int64_t unit, int first_head,
+__device__ __forceinline__ void attend_tier_piece(const tier_call& call, tier_shared& shared, std::int64_t unit, int first_head,
                                                   std::int64_t first_page, std::int64_t first, std::int64_t last, const std::int32_t* ids,
                                                   std::int64_t slot) {
   __shared__ tier_softmax heads;
+  __shared__ tier_source from;
   __shared__ sign_words signs, none;
   __shared__ float levels[16];
   __shared__ block_scratch<unsigned, Threads> scratch;
@@ -119,22 +119,22 @@ __device__ __forceinline__ void attend_tier_piece(const tier_call& call, const t
   const int D = call.page.key_dim, Dv = call.page.value_dim;
   const std::int64_t head = unit % call.ranked.heads;
   const std::int32_t count = call.members.counts[unit];
-  tier_source from;
-  from.pages = call.members.pages_of(unit);
-  from.ids = ids;
-  from.dots = call.in.page_dots + unit * call.in.page_pitch * G;
-  from.members = call.members.ids + unit * call.members.id_pitch;
-  from.marks = call.ranked.marks + unit * call.ranked.pitch;
-  from.logits = call.ranked.logits_of(unit);
-  from.scores = call.skips ? call.ranked.scores + unit * call.ranked.pitch : nullptr;
-  from.pitch = call.ranked.pitch;
-  from.least = call.skip / static_cast<float>(count);
-  from.first_head = first_head;
-  from.group = G;
-  from.page_tokens = call.page.tokens;
-  from.coded = call.coded;
-  from.tail = call.tail;
-
+  if (tid == 0) {
+    from.pages = call.members.pages_of(unit);
+    from.ids = ids;
+    from.dots = call.in.page_dots + unit * call.in.page_pitch * G;
+    from.members = call.members.ids + unit * call.members.id_pitch;
+    from.marks = call.ranked.marks + unit * call.ranked.pitch;
+    from.logits = call.ranked.logits_of(unit);
+    from.scores = call.skips ? call.ranked.scores + unit * call.ranked.pitch : nullptr;
+    from.pitch = call.ranked.pitch;
+    from.least = call.skip / static_cast<float>(count);
+    from.first_head = first_head;
+    from.group = G;
+    from.page_tokens = call.page.tokens;
+    from.coded = call.coded;
+    from.tail = call.tail;
+  }
   if (tid < 16) levels[tid] = call.levels[tid];
   fill_sign_words(call.seed, Dv, signs);
   if (tid < sign_words::most) none.words[tid] = 0;
@@ -153,8 +153,8 @@ __device__ __forceinline__ void attend_tier_piece(const tier_call& call, const t
   }
   __syncthreads();
 
-  const octet_grid grid(Dv, Threads);
-  octet_sums codes, means;
+  const quad_grid grid(Dv, Threads);
+  quad_sums codes, means;
   int read = 0;  // coded values of the piece
   const int each = tile_pages(call.page.tokens);
   for (std::int64_t begin = first; begin < last; begin += each) {
@@ -173,7 +173,7 @@ __device__ __forceinline__ void attend_tier_piece(const tier_call& call, const t
     __syncthreads();
   }
 
-  float* const vectors = shared.vectors;
+  float* const vectors = shared.vectors();
   if (read > 0) {
     codes.template finish<Threads>(grid, Dv, shared.all, [&](int h, int d, float sum) { vectors[h * Dv + d] = call.level_unit * sum; });
     __syncthreads();
@@ -194,7 +194,7 @@ __device__ __forceinline__ void attend_tier_piece(const tier_call& call, const t
 
 /// One block a piece of a unit's pages and four of its heads; the last block of these brings the pieces together with the residents.
 template <int Threads, int Bits>
-__global__ void __launch_bounds__(Threads, 3) attend_tiers_kernel(const tier_call call) {
+__global__ void __launch_bounds__(Threads, 2) attend_tiers_kernel(const tier_call call) {
   __shared__ std::int64_t zone_pages, first_page;
   __shared__ const std::int32_t* ids;
   __shared__ std::int32_t count;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(Threads, 3) attend_tiers_kernel(const tier_cal
   const std::int64_t pages = zone_pages, each = tier_piece(pages, call.page.tokens), first = piece * each;
   if (first >= pages) return;
   std::byte* const memory = dynamic_shared<std::byte>();
-  attend_tier_piece<Threads, Bits>(call, tier_shared(memory, Dv), unit, first_head, first_page, first,
+  attend_tier_piece<Threads, Bits>(call, *reinterpret_cast<tier_shared*>(memory), unit, first_head, first_page, first,
                                    first + each < pages ? first + each : pages, ids, slot);
   const int pieces = tier_pieces(pages, call.page.tokens);
   if (!arrives_last(call.tickets + unit_tile, static_cast<unsigned>(pieces))) return;
@@ -287,8 +287,7 @@ void attend_tiers(const device& exec, page_shape page, const zones& cut, std::ui
   call.tickets = tickets;
   const std::int64_t blocks = attend_tiers_tickets(ranked.units(), ranked.group) * call.pieces;
   require_range("attend_tiers: blocks", blocks, 0, INT32_MAX, where);
-  const tier_shared shared(nullptr, page.value_dim);
-  launch(exec, {dim3(static_cast<unsigned>(blocks)), tier_threads, static_cast<std::size_t>(shared.parts.used)},
+  launch(exec, {dim3(static_cast<unsigned>(blocks)), tier_threads, tier_shared::bytes(page.value_dim)},
          attend_tiers_kernel<tier_threads, Bits>, call);
 }
 
