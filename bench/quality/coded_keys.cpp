@@ -34,7 +34,7 @@ void code_logits(const kvx::key_sketch& sketch, const kvx::head_view<float>& fro
 
 }  // namespace
 
-coded_keys::coded_keys(std::span<const float> keys, int dim, const kvx::key_sketch& sketch, std::span<const float> balance)
+coded_keys::coded_keys(std::span<const float> keys, int dim, const kvx::key_sketch& sketch, std::span<const float> balance, int page_tokens)
     : dim_(dim), page_{page_tokens, dim, dim}, sketch_(sketch), balance_(balance.begin(), balance.end()) {
   const auto tokens = static_cast<std::int64_t>(keys.size()) / dim;
   const std::int64_t count = tokens / page_tokens;
@@ -77,25 +77,30 @@ std::vector<std::int32_t> coded_keys::candidates(std::span<const float> queries,
   return found;
 }
 
-std::vector<std::int32_t> coded_keys::best_by_code(std::span<const float> queries, const searched& zone, kvx::group_rule rule,
-                                                   std::span<const float> resident, std::int64_t keep) const {
+std::vector<float> coded_keys::logits(std::span<const float> queries, std::span<const std::int32_t> ids) const {
   const auto turned = rotated(queries);
   const std::int64_t group = static_cast<std::int64_t>(queries.size()) / dim_;
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(zone.size()));
-  std::iota(ids.begin(), ids.end(), static_cast<std::int32_t>(zone.begin));
-  std::vector<float> logits(ids.size() * static_cast<std::size_t>(group)), scores(ids.size());
-  const kvx::tensor_view<float, 2> by_head(logits.data(), group, zone.size());
+  std::vector<float> logits(ids.size() * static_cast<std::size_t>(group));
   kvx::head_view<float> from;
   from.rows.heads = 1;
-  from.rows.page_tokens = page_tokens;
+  from.rows.page_tokens = page_.tokens;
   from.rows.key_dim = from.rows.value_dim = dim_;
   from.columns = columns_;
   from.pages = pages_.data();
   const kvx::tensor_view<const float, 2> plain(queries.data(), group, dim_), codes(turned.data(), group, dim_);
-  code_logits(sketch_, from, {plain, codes, 0}, ids, by_head);
+  code_logits(sketch_, from, {plain, codes, 0}, ids, kvx::tensor_view<float, 2>(logits.data(), group, ids.size()));
+  return logits;
+}
 
+std::vector<std::int32_t> coded_keys::best_by_code(std::span<const float> queries, const searched& zone, kvx::group_rule rule,
+                                                   std::span<const float> resident, std::int64_t keep) const {
+  const std::int64_t group = static_cast<std::int64_t>(queries.size()) / dim_;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(zone.size()));
+  std::iota(ids.begin(), ids.end(), static_cast<std::int32_t>(zone.begin));
+  std::vector<float> scores(ids.size());
+  const std::vector<float> by_head = logits(queries, ids);
   const auto scratch = memory_of(kvx::group_scores_scratch(exec, rule, group, zone.size()));
-  kvx::group_scores(exec, rule, kvx::read_only(by_head), resident, scores, whole(scratch));
+  kvx::group_scores(exec, rule, kvx::tensor_view<const float, 2>(by_head.data(), group, zone.size()), resident, scores, whole(scratch));
   std::vector<std::int32_t> best(static_cast<std::size_t>(std::min(keep, zone.size())));
   const kvx::top_k_result result = kvx::top_k<std::int32_t>(exec, scores, keep, best);
   best.resize(static_cast<std::size_t>(result.taken));

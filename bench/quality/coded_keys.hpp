@@ -17,12 +17,10 @@ namespace quality {
 
 /// Pages of one KV head, encoded once; then any number of searches.
 ///
-/// shapes      keys (T, D), whole pages of 64: what lies behind the last one is not coded; balance (D) or empty: all 1
+/// shapes      keys (T, D), whole pages: what lies behind the last one is not coded; balance (D) or empty: all 1
 class coded_keys {
  public:
-  static constexpr int page_tokens = 64;
-
-  coded_keys(std::span<const float> keys, int dim, const kvx::key_sketch& sketch, std::span<const float> balance);
+  coded_keys(std::span<const float> keys, int dim, const kvx::key_sketch& sketch, std::span<const float> balance, int page_tokens = 64);
 
   /// The best tokens of a zone by their signs alone: a `fraction` of them, rounded up.
   ///
@@ -30,6 +28,11 @@ class coded_keys {
   /// window      votes: the fraction of the keys whose buckets vote
   std::vector<std::int32_t> candidates(std::span<const float> queries, const searched& zone, const kvx::bucket_scoring& by, double fraction,
                                        double window = 0) const;
+
+  /// Logits of tokens by their codes, in nats.
+  ///
+  /// shapes      queries (G, D); ids ascending; returned (G, ids)
+  std::vector<float> logits(std::span<const float> queries, std::span<const std::int32_t> ids) const;
 
   /// The `keep` best of all tokens of a zone by their codes.
   ///

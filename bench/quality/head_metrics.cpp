@@ -3,6 +3,7 @@
 #include "head_metrics.hpp"
 
 #include "coded_keys.hpp"
+#include "head_attention.hpp"
 
 #include <kvx/core/math.hpp>
 
@@ -91,31 +92,6 @@ std::vector<double> recall_of_codes(const head_rows& head, const coding& how) {
   });
 }
 
-/// The softmax of one head over all that it sees.
-class attention {
- public:
-  explicit attention(std::span<const float> logits) : logits_(logits), most_(*std::max_element(logits.begin(), logits.end())) {
-    for (const float x : logits) whole_ += weight(x);
-  }
-  double mass(std::int64_t token) const { return weight(logits_[static_cast<std::size_t>(token)]) / whole_; }
-
-  /// Log-sum-exp of what is attended anyway.
-  float resident(const searched& zone) const {
-    double sum = 0;
-    for (std::int64_t t = 0; t < static_cast<std::int64_t>(logits_.size()); ++t) {
-      if (t < zone.begin || t >= zone.end) sum += weight(logits_[static_cast<std::size_t>(t)]);
-    }
-    return static_cast<float>(static_cast<double>(most_) + std::log(sum));
-  }
-
- private:
-  double weight(float logit) const { return std::exp(static_cast<double>(logit) - static_cast<double>(most_)); }
-
-  std::span<const float> logits_;
-  float most_;
-  double whole_ = 0;
-};
-
 /// Attention mass on the residents and the best of all keys by their codes, mean of the group's heads.
 double captured(const head_rows& head, const coded_keys& coded, std::size_t i, const searched& zone, std::span<const float> logits,
                 group_rule::kind by) {
@@ -191,15 +167,42 @@ bool wanted(const head_metric& candidate, std::string_view filter) {
   return filter.empty() ? !candidate.on_request : candidate.name.find(filter) != std::string_view::npos;
 }
 
-std::vector<double> mean_over(const kvx::host& exec, const head_metric& metric, std::span<const head_rows> heads) {
+namespace {
+
+/// A measure of every head.   (heads) of (positions)
+std::vector<std::vector<double>> of_heads(const kvx::host& exec, std::vector<double> (*measure)(const head_rows&),
+                                          std::span<const head_rows> heads) {
   std::vector<std::vector<double>> by_head(heads.size());
   kvx::for_each_task(exec, static_cast<std::int64_t>(heads.size()),
-                     [&](std::int64_t h) { by_head[static_cast<std::size_t>(h)] = metric.measure(heads[static_cast<std::size_t>(h)]); });
-  std::vector<double> mean(heads.front().positions.size());
+                     [&](std::int64_t h) { by_head[static_cast<std::size_t>(h)] = measure(heads[static_cast<std::size_t>(h)]); });
+  return by_head;
+}
+
+std::vector<double> mean_of_heads(std::span<const std::vector<double>> by_head) {
+  std::vector<double> mean(by_head.front().size());
   for (const auto& values : by_head) {
-    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += values[i] / static_cast<double>(heads.size());
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += values[i] / static_cast<double>(by_head.size());
   }
   return mean;
+}
+
+}  // namespace
+
+std::vector<double> mean_over(const kvx::host& exec, const head_metric& metric, std::span<const head_rows> heads) {
+  return mean_of_heads(of_heads(exec, metric.measure, heads));
+}
+
+summary summary_of(const kvx::host& exec, const head_metric& metric, std::span<const head_rows> heads) {
+  const auto above = of_heads(exec, metric.measure, heads);
+  if (metric.over == nullptr) return summarise(mean_of_heads(above));
+  const auto below = of_heads(exec, metric.over, heads);
+  if (!metric.worst) return quotient_of(mean_of_heads(above), mean_of_heads(below));
+  summary worst{1e300, 0, 1e300};
+  for (std::size_t h = 0; h < heads.size(); ++h) {
+    const summary of_head = quotient_of(above[h], below[h]);
+    if (summarise(below[h]).mean >= .3 && of_head.mean < worst.mean) worst = of_head;
+  }
+  return worst;
 }
 
 }  // namespace quality

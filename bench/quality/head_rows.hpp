@@ -13,7 +13,8 @@ namespace quality {
 /// One KV head of one layer.
 ///
 /// shapes      keys (T, D) of positions 0, 1, ..., rounded to bf16 as a cache holds them; queries (positions, G, D);
-///             early_queries (n, G, D): those that a cache learns its balance from
+///             early_queries (n, G, D): those that a cache learns its balance from; eighth_queries (T / 8, G, D): those of positions 7, 15,
+///             ...
 struct head_rows {
   int dim = 0;
   int group = 0;
@@ -22,10 +23,12 @@ struct head_rows {
   std::vector<float> queries;
   std::vector<std::int64_t> positions;
   std::vector<float> early_queries;
+  std::vector<float> eighth_queries;
 
   std::int64_t tokens() const { return static_cast<std::int64_t>(keys.size()) / dim; }
   const float* key(std::int64_t t) const { return keys.data() + t * dim; }
   const float* query(std::size_t position, int g) const { return queries.data() + (static_cast<std::int64_t>(position) * group + g) * dim; }
+  const float* eighth_query(std::int64_t eighth, int g) const { return eighth_queries.data() + (eighth * group + g) * dim; }
   float scale() const;
 };
 

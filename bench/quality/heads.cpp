@@ -28,11 +28,13 @@ constexpr const char* help = R"(usage: bench_heads --model FILE --text NAME=FILE
 
 int run(const quality::options& o, std::size_t tokens, std::size_t positions) {
   std::vector<const quality::head_metric*> metrics;
-  for (const quality::head_metric& m : quality::all_head_metrics()) {
-    const bool listed = o.list && o.filter.empty();
-    if (!listed && !quality::wanted(m, o.filter)) continue;
-    metrics.push_back(&m);
-    if (o.list) std::cout << m.name << (m.on_request ? "   on request\n" : "\n");
+  for (const auto& table : {quality::all_head_metrics(), quality::all_page_metrics()}) {
+    for (const quality::head_metric& m : table) {
+      const bool listed = o.list && o.filter.empty();
+      if (!listed && !quality::wanted(m, o.filter)) continue;
+      metrics.push_back(&m);
+      if (o.list) std::cout << m.name << (m.on_request ? "   on request\n" : "\n");
+    }
   }
   if (o.list) return 0;
   if (metrics.empty()) throw std::runtime_error("--filter is '" + o.filter + "', which no metric's name contains; --list shows them");
@@ -51,7 +53,7 @@ int run(const quality::options& o, std::size_t tokens, std::size_t positions) {
     std::fprintf(stderr, "%s\n", text.name.c_str());
     const auto heads = quality::heads_of(pass, exec, ids, asked, [&](std::size_t done) { quality::show_progress("prompt", done, tokens); });
     for (const quality::head_metric* m : metrics) {
-      quality::print_value(std::cout, m->name, text.suffix(), quality::summarise(quality::mean_over(exec, *m, heads)));
+      quality::print_value(std::cout, m->name, text.suffix(), quality::summary_of(exec, *m, heads));
       std::cout << std::flush;
     }
   }

@@ -45,6 +45,7 @@ std::vector<head_rows> heads_of(decode_loop::forward_pass& pass, const kvx::host
         const float* const key = rows.k.data() + (t * s.kv_heads + h) * s.head_dim;
         const float* const queries = rows.q.data() + t * s.query_heads * s.head_dim + h * static_cast<std::size_t>(rows_of_group);
         for (std::size_t d = 0; d < s.head_dim; ++d) head.keys.push_back(kvx::to_float(kvx::round_to<kvx::bf16>(key[d])));
+        if (position % 8 == 7) append(head.eighth_queries, queries, rows_of_group);
         if (learned_from(position)) append(head.early_queries, queries, rows_of_group);
         if (std::binary_search(positions.begin(), positions.end(), position)) append(head.queries, queries, rows_of_group);
       }

@@ -36,6 +36,7 @@ quality::head_rows random_head(unsigned seed) {
   head.positions = {1800, 1999, 2047};
   for (int i = 0; i < 9; ++i) ask(head.queries);
   for (int i = 0; i < 60; ++i) ask(head.early_queries);
+  for (int i = 0; i < tokens / 8 * 3; ++i) ask(head.eighth_queries);
   return head;
 }
 
@@ -111,4 +112,23 @@ TEST_CASE("metrics are shares; finer codes find more, and page means help where 
   CHECK(value("recall128_default_10") > value("recall128_signsum_10") + .1);
   CHECK(value("recall128_default_10") > value("recall128_default_5"));
   CHECK(value("mass128_softmax_sum") - value("mass128_mean_query") == doctest::Approx(value("group_rule_gain")));
+}
+
+TEST_CASE("metrics of pages are shares and quotients; what looks at all tokens finds most") {
+  const std::vector<quality::head_rows> heads = {random_head(5)};
+  const auto value = [&](std::string_view name) {
+    for (const quality::head_metric& m : quality::all_page_metrics()) {
+      if (m.name == name) return quality::summary_of(kvx::host{.threads = 1}, m, heads).mean;
+    }
+    FAIL("no metric of that name: ", name);
+    return 0.0;
+  };
+  const double positional = value("share_positional"), bisection = value("share_bisection");
+  CHECK(positional > .1);
+  CHECK(bisection > positional);
+  CHECK(bisection <= 1);
+  CHECK(value("best_member_vs_oracle") <= 1);
+  CHECK(value("tree_vs_brute") > .8);
+  CHECK(value("tree_vs_brute") == doctest::Approx(value("needle_worst_head")));  // one head
+  CHECK(value("page_fill") == 1);
 }
