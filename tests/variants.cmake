@@ -1,11 +1,13 @@
 # The same suite from other builds: compilers, sanitizers, instruction sets. Each build is a preset of CMakePresets.json, made inside ctest.
 #
 # <preset>/build configures and builds; <preset>/<program> then runs each test program of that build once, all its cases.
-# kvx_variant(<preset> [<regular expression of programs to leave out>]); the examples are built where none of theirs is left out.
+# kvx_variant(<preset> [<program>...]): these programs alone; the examples are built where all are.
 get_property(programs GLOBAL PROPERTY KVX_TEST_PROGRAMS)
+get_property(threaded GLOBAL PROPERTY KVX_THREADED_TEST_PROGRAMS)
 list(FILTER programs EXCLUDE REGEX "test_bench$")  # the benches' own arithmetic needs the benches, which these builds do without
 include(ProcessorCount)
 ProcessorCount(cores)
+math(EXPR cores "(${cores} + 1) / 2")  # of one build: two go on side by side, and neither leaves a core idle at its end
 
 # Random operations of one run of the tests that play a cache against its model: 10,000 in the build above, fewer where they are slow.
 set(operations 1000)
@@ -18,7 +20,7 @@ endif()
 function(kvx_variant preset)
   set(examples ${KVX_BUILD_EXAMPLES})
   if(ARGN)
-    list(FILTER programs EXCLUDE REGEX "${ARGN}")
+    set(programs ${ARGN})
     set(examples OFF)
   endif()
   set(folder "${PROJECT_BINARY_DIR}/variants/${preset}")
@@ -26,8 +28,8 @@ function(kvx_variant preset)
   list(JOIN targets "," targets)
   add_test(NAME ${preset}/build COMMAND "${CMAKE_COMMAND}" -D preset=${preset} -D "folder=${folder}" -D cores=${cores} -D examples=${examples}
                                         -D targets=${targets} -D "launcher=${CMAKE_CXX_COMPILER_LAUNCHER}" -P "${PROJECT_SOURCE_DIR}/cmake/checks/build_preset.cmake")
-  set_tests_properties(${preset}/build PROPERTIES WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" FIXTURES_SETUP ${preset} RUN_SERIAL ON LABELS variant
-                                                  TIMEOUT 1500)
+  set_tests_properties(${preset}/build PROPERTIES WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" FIXTURES_SETUP ${preset} PROCESSORS ${cores} LABELS variant
+                                                  COST 1000 TIMEOUT 1500)
   set(fuzz_seconds 1)
   if(preset STREQUAL "asan")
     set(fuzz_seconds 60)  # files are fuzzed for a minute where every read out of bounds shows
@@ -49,11 +51,11 @@ endif()
 if(NOT KVX_CLANGXX OR matrix GREATER_EQUAL 3)
   kvx_variant(asan-gcc)
 endif()
-kvx_variant(tsan "decode_loop|calibrate")  # Eigen takes long under this sanitizer, and no file is read by two threads
+kvx_variant(tsan ${threaded})
 if(matrix GREATER_EQUAL 3)
   if(KVX_CLANGXX)
     kvx_variant(clang)
-    kvx_variant(tsan-clang "decode_loop|calibrate")
+    kvx_variant(tsan-clang ${threaded})
   endif()
   foreach(preset debug release native)
     kvx_variant(${preset})

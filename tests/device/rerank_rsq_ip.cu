@@ -142,8 +142,8 @@ struct step {
       for (std::int64_t g = 0; g < group + 3; ++g) CHECK(at(out.counters_of(u))[g] == 0);
       std::vector<std::int32_t> expected = mine;
       if (!(sketch.norms && n <= kept)) {
-        const group_queries q{tensor_view<const float, 2>(plain.data() + u * group * dim, group, dim),
-                              tensor_view<const float, 2>(rotated.data() + u * group * dim, group, dim)};
+        const kvx::group_queries q{tensor_view<const float, 2>(plain.data() + u * group * dim, group, dim),
+                                   tensor_view<const float, 2>(rotated.data() + u * group * dim, group, dim)};
         const auto logits = code_logits<Bits>(sketch, codes.head(u / heads, u % heads), q, mine);
         bool same = true;
         for (std::int64_t g = 0; g < group; ++g) {

@@ -55,7 +55,7 @@ inline float page_dot(const std::vector<float>& query, const bf16* mean, int dim
 
 /// Logits (G, C).
 template <int Bits, class E>
-std::vector<float> code_logits(const key_sketch& s, const head_view<E>& from, const group_queries& queries,
+std::vector<float> code_logits(const key_sketch& s, const head_view<E>& from, const kvx::group_queries& queries,
                                std::span<const std::int32_t> ids) {
   const int D = from.rows.key_dim, P = from.rows.page_tokens;
   const whole_levels levels = whole_levels_of<Bits>(s, D);

@@ -1,5 +1,7 @@
 // Projection to a basis and back: equal to sums in double, whole or feature by feature, for any number of threads; NaN is seen.
 
+#include <support/thread_pool.hpp>
+
 #include <kvx/transform/host/pca.hpp>
 
 #include <doctest/doctest.h>
@@ -12,6 +14,7 @@
 #include <vector>
 
 using namespace kvx;
+using kvx::test::std_threads;
 
 namespace {
 
@@ -118,8 +121,8 @@ TEST_CASE("a full basis gives rows back, and features may be restored in any pie
   REQUIRE(pca_project(host{.threads = 1}, plain_products(), b.view(true), tensor_view<const float, 2>(rows.data(), 33, 200), 200, y.data(),
                       33));
   std::vector<float> again(y.size());
-  REQUIRE(pca_project(host{.threads = 3}, plain_products(), b.view(true), tensor_view<const float, 2>(rows.data(), 33, 200), 200,
-                      again.data(), 33));
+  REQUIRE(pca_project(host{.threads = 3, .parallel = std_threads()}, plain_products(), b.view(true),
+                      tensor_view<const float, 2>(rows.data(), 33, 200), 200, again.data(), 33));
   CHECK(y == again);
   pca_restore(host{}, plain_products(), b.view(true), y.data(), 33, 200, 0, tensor_view<float, 2>(whole.data(), 33, 200));
   double worst = 0;
