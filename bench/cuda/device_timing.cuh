@@ -1,6 +1,8 @@
 #pragma once
 // What benches on a GPU share: times by events, medians, the bandwidth of a copy, a cache full of random rows, and steps as graphs.
 
+#include "stopwatch.cuh"
+
 #include <kvx/kvx.cuh>
 
 #include <algorithm>
@@ -14,50 +16,6 @@ namespace kvx::bench {
 
 inline constexpr int layers = 4, kv_heads = 8, query_heads = 32, dim = 128;
 inline constexpr std::int64_t row_bytes_of_head = 2 * dim * 2;  // K and V in bf16
-
-/// False, and says so, where there is no GPU that this program can run on.
-inline bool device_is_there() {
-  int devices = 0;
-  const cudaError_t status = cudaGetDeviceCount(&devices);
-  if (status == cudaSuccess && devices > 0) return true;
-  std::printf("# no CUDA device here (cudart error %d)\n", static_cast<int>(status));
-  return false;
-}
-
-/// Seconds between two points of a stream.
-class stopwatch {
- public:
-  stopwatch() {
-    check("cudaEventCreate", cudaEventCreate(&begin_));
-    check("cudaEventCreate", cudaEventCreate(&end_));
-  }
-  stopwatch(const stopwatch&) = delete;
-  stopwatch& operator=(const stopwatch&) = delete;
-  ~stopwatch() {
-    (void)cudaEventDestroy(begin_);
-    (void)cudaEventDestroy(end_);
-  }
-
-  /// Median of `rounds` runs, after three that do not count.
-  template <class Run>
-  double seconds(cudaStream_t stream, int rounds, const Run& run) {
-    std::vector<double> times;
-    for (int i = -3; i < rounds; ++i) {
-      check("cudaEventRecord", cudaEventRecord(begin_, stream));
-      run();
-      check("cudaEventRecord", cudaEventRecord(end_, stream));
-      check("cudaEventSynchronize", cudaEventSynchronize(end_));
-      float ms = 0;
-      check("cudaEventElapsedTime", cudaEventElapsedTime(&ms, begin_, end_));
-      if (i >= 0) times.push_back(ms * 1e-3);
-    }
-    std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
-    return times[static_cast<std::size_t>(rounds / 2)];
-  }
-
- private:
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
 
 /// Bytes a second that a copy within device memory moves: each byte is read once and written once, and counts twice.
 inline double copy_bandwidth(const device& exec) {

@@ -22,9 +22,8 @@ struct span_there {
   scale_tables_on_device tables{exec, span_case::tables()};
   span_on_device model;
 
-  explicit span_there(const span_case& s) : model(exec, s.model(), tables.view(), static_cast<std::int64_t>(s.frequencies.size())) {
-    stream.wait();
-  }
+  explicit span_there(const span_model& s) : model(exec, s, tables.view()) {}
+  explicit span_there(const span_case& s) : span_there(s.model()) {}
 };
 
 /// Chunks to code or to decode, with coefficients of their own.

@@ -66,13 +66,23 @@ struct paged_span {
   }
 };
 
+template <class E>
+double apart(E a, E b) {
+  return std::fabs(static_cast<double>(to_float(a)) - static_cast<double>(to_float(b)));
+}
+
 /// A run on the device, with everything that its calls take.
 template <class E, class Codec>
 struct coded_run {
   const span_case& s;
-  span_there there{s};
+  bool foretold;
+  token_predictor predictor = predictor_of();
+  std::vector<kvx::half> outputs = halves(predictor.rank * features, .4f);
+  std::vector<float> inputs;  // (tokens, rank)
+  span_there there{model(0)};
   Codec codec;
   int log2_step;
+  rope rope_of;
   chunk_run run{tokens, chunk_tokens, 0};
   std::int64_t room = round_up(chunk_bound<E>(chunk_tokens, features), 4);
   device_array<std::byte> bytes;
@@ -80,10 +90,11 @@ struct coded_run {
   rope_turns turns;
   turns_on_device turns_there;
   device_array<device_turns> heads_there;
+  device_array<float> inputs_there;
   std::vector<const rope_turns*> host_heads;
 
-  coded_run(const span_case& of, const Codec& c, int step, const rope& r)
-      : s(of), codec(c), log2_step(step), bytes(static_cast<std::size_t>(2 * room)), results(2) {
+  coded_run(const span_case& of, const Codec& c, int step, const rope& r, bool foretells = false)
+      : s(of), foretold(foretells), codec(c), log2_step(step), rope_of(r), bytes(static_cast<std::size_t>(2 * room)), results(2) {
     run.components = kept_components(codec, s.model(), log2_step);
     std::vector<std::int64_t> positions;
     for (std::int64_t t = 0; t < tokens; ++t) positions.push_back(first_position + t);
@@ -95,6 +106,48 @@ struct coded_run {
       host_heads.push_back(h == 2 ? nullptr : &turns);
     }
     heads_there = device_array<device_turns>(of_heads);
+    if (foretold) foretell();
+  }
+
+  static std::vector<kvx::half> halves(std::int64_t count, float size) {
+    std::mt19937 random(4);
+    std::normal_distribution<float> normal;
+    std::vector<kvx::half> x;
+    for (std::int64_t i = 0; i < count; ++i) x.push_back(round_to<kvx::half>(size * normal(random)));
+    return x;
+  }
+  token_predictor predictor_of() const {
+    if (!foretold) return {};
+    constexpr std::int64_t width = 13, rank = 5;
+    return {width, rank, halves(2 * width * rank, .5f)};
+  }
+  /// The inputs, by the device and by the host, from the same embeddings.
+  void foretell() {
+    std::mt19937 random(6);
+    std::normal_distribution<float> normal;
+    std::vector<float> embeddings(static_cast<std::size_t>((tokens + 1) * predictor.embedding));
+    for (float& x : embeddings) x = normal(random);
+    std::fill_n(embeddings.begin(), predictor.embedding, quiet_nan);  // there is no token before the first
+    inputs = predictor_inputs(host{}, plain_products(), predictor, embeddings.data(), tokens, true);
+    const predictor_on_device p(there.exec, predictor);
+    const device_array<float> embeddings_there(embeddings);
+    const device_array<std::byte> scratch(static_cast<std::size_t>(predictor_inputs_scratch(p, tokens)));
+    inputs_there = device_array<float>(inputs.size());
+    predictor_inputs(there.exec, tiled_products(), p, embeddings_there.data(), tokens, true, scratch.data(), inputs_there.data());
+    there.stream.wait();
+    const auto got = inputs_there.read();
+    double worst = 0;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const auto t = static_cast<std::int64_t>(i) / predictor.rank, r = static_cast<std::int64_t>(i) % predictor.rank;
+      worst = std::max(worst, apart(got[static_cast<std::size_t>(r * tokens + t)], inputs[i]));
+    }
+    CHECK(worst < 1e-5);
+    run.inputs = inputs_there.data();
+  }
+  span_model model(std::int64_t first) const {
+    span_model m = s.model();
+    if (foretold) m.prediction = {predictor.rank, inputs.data() + first * predictor.rank, outputs.data()};
+    return m;
   }
   span_turns host_turns() const { return {dim, host_heads.data()}; }
 
@@ -115,13 +168,13 @@ struct coded_run {
   std::vector<chunk_result> restore(const std::vector<std::int64_t>& sizes, paged_span<E>& rows, const std::vector<restored_part>& parts) {
     std::int64_t most = 0;
     for (const auto& p : parts) most = std::max(most, p.heads * dim);
-    const device_array<std::byte> memory(static_cast<std::size_t>(decode_run_memory(run, most, nullptr).bytes));
-    const decode_run_memory m(run, most, memory.data());
+    const device_array<std::byte> memory(static_cast<std::size_t>(decode_run_memory(run, there.model.view(), most, nullptr).bytes));
+    const decode_run_memory m(run, there.model.view(), most, memory.data());
     const device_array<device_chunk> list(list_of(run, there.model, m.coefficients, nullptr, [&](std::int64_t i) {
       return std::span<std::byte>(bytes.data() + i * room, static_cast<std::size_t>(sizes[static_cast<std::size_t>(i)]));
     }));
     open_chunk<E>(there.exec, codec, chunks_of(run, there.model.view(), list.data()), results.data());
-    prepare_restore(there.exec, run, most, memory.data());
+    prepare_restore(there.exec, there.model, run, most, memory.data());
     for (const auto& p : parts)
       restore_rows<E>(there.exec, tiled_products(), there.model, run, rows.view(static_cast<const row_array<E>*>(rows.arrays.data())),
                       {heads_there.data()}, p, most, list.data(), results.data(), memory.data());
@@ -143,8 +196,8 @@ struct coded_run {
       for (std::size_t h = 0; h < of.size(); ++h) of[h] = host_heads[h] != nullptr ? &part : nullptr;
       opened_chunk<E> opened;
       const std::span<const std::byte> chunk(all.data() + i * room, static_cast<std::size_t>(coded[static_cast<std::size_t>(i)].bytes));
-      REQUIRE((open_chunk<Codec, E>(host{}, codec, s.model(), chunk, count, features, opened)).ok());
-      kvx::restore_rows(host{}, plain_products(), s.model(), opened, {dim, of.data()}, 0,
+      REQUIRE((open_chunk<Codec, E>(host{}, codec, model(first), chunk, count, features, opened)).ok());
+      kvx::restore_rows(host{}, plain_products(), model(first), opened, {dim, of.data()}, 0,
                         tensor_view<E, 2>(rows.data() + first * features, count, features));
     }
     return rows;
@@ -154,7 +207,6 @@ struct coded_run {
     for (std::int64_t t = 0; t < count; ++t) positions.push_back(first_position + first + t);
     return rope_turns(rope_of, positions);
   }
-  rope rope_of;
 };
 
 rope turning(rope_pairs::order order) {
@@ -165,18 +217,15 @@ rope turning(rope_pairs::order order) {
   return r;
 }
 
-template <class E>
-double apart(E a, E b) {
-  return std::fabs(static_cast<double>(to_float(a)) - static_cast<double>(to_float(b)));
-}
-
 template <class E, class Codec>
-void check_run(const Codec& codec, int log2_step, rope_pairs::order order, bool weighted) {
+void check_run(const Codec& codec, int log2_step, rope_pairs::order order, bool weighted, bool foretold) {
   const span_case s(layers * heads, dim, 4, weighted);
-  coded_run<E, Codec> run(s, codec, log2_step, turning(order));
-  run.rope_of = turning(order);
+  coded_run<E, Codec> run(s, codec, log2_step, turning(order), foretold);
   paged_span<E> rows;
-  const std::vector<float> plain = s.rows(tokens, 7);
+  std::vector<float> plain = s.rows(tokens, 7);
+  if (foretold)
+    add_prediction(host{}, plain_products(), run.model(0).prediction, features, 0, 1,
+                   tensor_view<float, 2>(plain.data(), tokens, features));
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t h = 0; h < layers * heads; ++h) {
       std::vector<float> key(plain.begin() + t * features + h * dim, plain.begin() + t * features + (h + 1) * dim);
@@ -223,11 +272,11 @@ void check_run(const Codec& codec, int log2_step, rope_pairs::order order, bool 
 
 }  // namespace
 
-TEST_CASE("rows go in and come out as the host reads the same bytes: every codec, element and order of pairs, parts in any order") {
-  check_run<float>(kvtc_entropy{}, -500, rope_pairs::order::halves, true);
-  check_run<kvx::half>(kvtc_entropy{}, -300, rope_pairs::order::interleaved, false);
-  check_run<bf16>(kvtc_faithful<rans>{}, 0, rope_pairs::order::none, true);
-  check_run<float>(kvtc_faithful<fixed_width>{}, 0, rope_pairs::order::interleaved, true);
+TEST_CASE("rows go in and come out as the host reads the same bytes: every codec, element, order of pairs, parts in any order, foretold") {
+  check_run<float>(kvtc_entropy{}, -500, rope_pairs::order::halves, true, true);
+  check_run<kvx::half>(kvtc_entropy{}, -300, rope_pairs::order::interleaved, false, false);
+  check_run<bf16>(kvtc_faithful<rans>{}, 0, rope_pairs::order::none, true, true);
+  check_run<float>(kvtc_faithful<fixed_width>{}, 0, rope_pairs::order::interleaved, true, false);
 }
 
 TEST_CASE("coefficients of the device code to what the host's code to, within their rounding") {
@@ -340,5 +389,7 @@ TEST_CASE("misuse") {
   CHECK_THROWS_AS(restore({0, 1, 40, 6}, run.run), usage_error);
   CHECK_THROWS_AS(restore({0, 4, 0, 1}, run.run, 50), usage_error);
   CHECK_THROWS_AS(restore({0, 1, 0, 1}, {tokens, 0, 5}), usage_error);
+  const coded_run<float, kvtc_entropy> foretold(s, {}, -256, rope{}, true);
+  CHECK_THROWS_AS(prepare_restore(foretold.there.exec, foretold.there.model, run.run, features, nullptr), usage_error);
   CHECK_THROWS_AS(restore({0, 1, 0, 1}, {tokens, chunk_tokens, features + 1}), usage_error);
 }

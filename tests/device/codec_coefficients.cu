@@ -146,6 +146,14 @@ void check_damage(const span_case& s, const Codec& codec, int log2_step, std::in
     damaged.push_back(whole);
     damaged.back()[0] = static_cast<std::byte>(kind);
   }
+  for (std::size_t i = 8; i + 1 < whole.size(); i += i < 200 ? 3 : 97) {  // ranges without end, among others
+    damaged.push_back(whole);
+    damaged.back()[i] = damaged.back()[i + 1] = std::byte{0x7f};
+  }
+  for (int bit = 0; bit < 8; ++bit) {
+    damaged.push_back(whole);
+    damaged.back().back() ^= std::byte{1} << bit;
+  }
   span_there there(s);
   chunks_there to_decode(there);
   for (const auto& d : damaged) to_decode.add(d, components, tokens, std::vector<float>(x.size(), 77));

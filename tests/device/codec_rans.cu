@@ -215,21 +215,26 @@ TEST_CASE("truncated and damaged streams: what the plain decoder says, and its v
     const stream_values s = values_of(4, 40, table, table == 30 ? 4 : 0, 8);
     const std::vector<std::byte> stream = s.stream();
     std::vector<std::vector<std::byte>> damaged;
+    std::uint32_t counts[2];
+    std::memcpy(counts, stream.data(), sizeof counts);
     for (std::size_t n = 0; n < stream.size(); n += n < 20 ? 1 : 5)
       damaged.emplace_back(stream.begin(), stream.begin() + static_cast<std::ptrdiff_t>(n));
     for (std::size_t i = 0; i < stream.size(); ++i) {
       damaged.push_back(stream);
       damaged.back()[i] ^= std::byte{1} << i % 8;
     }
+    for (std::uint32_t less = 1; less < 8 && counts[1] >= less;
+         ++less) {  // fewer escapes than are asked for, also within one of three bytes
+      const std::uint32_t fewer[2] = {counts[0], counts[1] - less};
+      damaged.emplace_back(stream.begin(), stream.end() - less);
+      std::memcpy(damaged.back().data(), fewer, sizeof fewer);
+    }
     std::mt19937 random(9);
     for (int round = 0; round < 60; ++round) {  // bytes change sides between words and escapes, and hold anything
       damaged.push_back(stream);
-      std::uint32_t counts[2];
-      std::memcpy(counts, stream.data(), sizeof counts);
       const auto moved = static_cast<std::uint32_t>(random() % (counts[0] + 1));
-      counts[0] -= moved;
-      counts[1] += 2 * moved;
-      std::memcpy(damaged.back().data(), counts, sizeof counts);
+      const std::uint32_t others[2] = {counts[0] - moved, counts[1] + 2 * moved};
+      std::memcpy(damaged.back().data(), others, sizeof others);
       for (std::size_t i = 8 + random() % (stream.size() - 8); i < stream.size(); i += 1 + random() % 64)
         damaged.back()[i] = static_cast<std::byte>(random());
     }

@@ -8,6 +8,7 @@
 #include <kvx/core/check.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/transform/cuda/half_product.cuh>
+#include <kvx/transform/cuda/split_halves.cuh>
 
 #include <cstddef>
 #include <cstdint>
@@ -19,10 +20,12 @@ namespace kvx {
 /// Tokens of a sequence that follow each other, in chunks of `chunk_tokens` but the last.
 ///
 /// components  rows of their coefficients: what the step or the plan keeps, or more
+/// inputs      (predictor_rank, tokens) of a span whose rows are foretold, in device memory: see predictor_inputs
 struct chunk_run {
   std::int64_t tokens = 0;
   std::int64_t chunk_tokens = 0;
   std::int64_t components = 0;
+  const float* inputs = nullptr;
 
   KVX_HD constexpr std::int64_t chunks() const { return ceil_div(tokens, chunk_tokens); }
 };
@@ -31,12 +34,51 @@ inline void require_run(const chunk_run& run, const device_span_model& model, ca
   require_range("codec: tokens of a chunk", run.chunk_tokens, 1, 1 << 20, where);
   require_range("codec: tokens of a run", run.tokens, 0, INT32_MAX, where);
   require_range("codec: components of a run", run.components, 0, model.basis.rank, where);
+  require(model.predictor_rank == 0 || run.inputs != nullptr || run.tokens == 0,
+          "codec: the rows of the span are foretold from inputs, which are missing", where);
 }
 
 /// The chunks of a run as a launch takes them; list in device memory.
 inline device_chunks chunks_of(const chunk_run& run, const device_span_model& model, const device_chunk* list) {
   return {list, run.chunks(), run.tokens < run.chunk_tokens ? run.tokens : run.chunk_tokens, run.components, model.run_count};
 }
+
+/// What is foretold of rows of a run, from one block of memory; without a predictor it is empty.
+///
+/// inputs      (predictor_rank, tokens rounded up to 8); factors (tokens); rows (tokens, features)
+struct foretold_rows {
+  two_halves inputs;
+  float* factors = nullptr;
+  float* rows = nullptr;
+
+  void take(scratch_parts& parts, const chunk_run& run, const device_span_model& model, std::int64_t features) {
+    if (model.predictor_rank == 0) return;
+    inputs.pitch = round_up(run.tokens, 8);
+    inputs.high = parts.take<half>(model.predictor_rank * inputs.pitch);
+    inputs.low = parts.take<half>(model.predictor_rank * inputs.pitch);
+    factors = parts.take<float>(run.tokens);
+    rows = parts.take<float>(run.tokens * features);
+  }
+
+  /// Inputs as products take them; once a run.
+  void prepare(const device& exec, const chunk_run& run, const device_span_model& model) const {
+    if (model.predictor_rank == 0) return;
+    split_columns(exec, run.inputs, run.tokens, model.predictor_rank, run.tokens, inputs, factors);
+  }
+
+  /// rows (count, width) <- the features [first, first + width) of the tokens from `from` on.
+  void foretell(const device& exec, const half_product& product, const device_span_model& model, std::int64_t first, std::int64_t width,
+                std::int64_t from, std::int64_t count) const {
+    if (model.predictor_rank == 0) return;
+    product.run(product.context, exec, {half_product::direction::restore, count, width, model.predictor_rank},
+                {inputs.high + from, inputs.low + from, inputs.pitch}, model.outputs + first, model.basis_pitch, rows, width);
+  }
+
+  /// Of row i of `width` features, which is token t.
+  __device__ __forceinline__ float at(std::int64_t i, std::int64_t width, std::int64_t f, std::int64_t t) const {
+    return rows != nullptr ? rows[i * width + f] * factors[t] : 0.0f;
+  }
+};
 
 /// What encoding a run needs, from one block of memory; without one it counts.
 ///
@@ -45,6 +87,7 @@ struct encode_run_memory {
   float* coefficients = nullptr;
   float* factors = nullptr;
   two_halves x;
+  foretold_rows foretold;
   std::byte* symbols = nullptr;
   std::int64_t bytes = 0;
 
@@ -56,6 +99,7 @@ struct encode_run_memory {
     x.pitch = model.basis_pitch;
     x.high = parts.take<half>(run.tokens * x.pitch);
     x.low = parts.take<half>(run.tokens * x.pitch);
+    foretold.take(parts, run, model, model.basis.features);
     symbols = parts.take<std::byte>(encode_coefficients_scratch(codec, chunks_of(run, model, nullptr)));
     bytes = parts.used;
   }
@@ -68,16 +112,18 @@ struct decode_run_memory {
   float* coefficients = nullptr;
   float* factors = nullptr;
   two_halves x;
+  foretold_rows foretold;
   float* products = nullptr;
   std::int64_t bytes = 0;
 
-  decode_run_memory(const chunk_run& run, std::int64_t features, std::byte* memory) {
+  decode_run_memory(const chunk_run& run, const device_span_model& model, std::int64_t features, std::byte* memory) {
     scratch_parts parts{memory, 0};
     coefficients = parts.take<float>(run.components * run.tokens);
     factors = parts.take<float>(run.tokens);
     x.pitch = round_up(run.tokens, 8);
     x.high = parts.take<half>(run.components * x.pitch);
     x.low = parts.take<half>(run.components * x.pitch);
+    foretold.take(parts, run, model, features);
     products = parts.take<float>(run.tokens * features);
     bytes = parts.used;
   }

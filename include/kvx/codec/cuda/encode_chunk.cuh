@@ -25,14 +25,15 @@ inline constexpr int stage_threads = 256, store_threads = 128;
 ///
 /// factors     NaN where the token holds NaN or infinity, which the quantisers find unfit
 template <element E, int Threads>
-__global__ void __launch_bounds__(Threads)
-    stage_features_kernel(device_span_model model, span_rows<const E> rows, device_span_turns turns, two_halves x, float* factors) {
+__global__ void __launch_bounds__(Threads) stage_features_kernel(device_span_model model, span_rows<const E> rows, device_span_turns turns,
+                                                                 foretold_rows foretold, two_halves x, float* factors) {
   __shared__ block_scratch<float, Threads> scratch;
   const std::int64_t t = blockIdx.x, features = model.basis.features;
   const auto feature = [&](std::int64_t f) {
     const std::int64_t head = f / rows.dim;
     const E* const key = rows.row(t, head);
-    const float value = turned(turns.of(head), t, static_cast<int>(f % rows.dim), false, [&](int d) { return to_float(key[d]); });
+    const float value = turned(turns.of(head), t, static_cast<int>(f % rows.dim), false, [&](int d) { return to_float(key[d]); }) -
+                        foretold.at(t, features, f, t);
     return (value - model.basis.mean[f]) * (model.basis.weights != nullptr ? model.basis.weights[f] : 1.0f);
   };
   float largest = 0;
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(Threads) store_rows_kernel(chunk_run run, std:
 /// components  of the run: what the codec keeps under the step (kept_components of the host)
 /// exactness   the products decide, within float precision of the host's; from the coefficients on, see encode_coefficients
 /// cost        the product, 2 tokens features components operations for each of two halves, is nearly all of it; five launches, one more
-///             for a plan; capturable
+///             for a plan, two where rows are foretold; capturable
 /// errors      in results: no_space alone; NaN, infinity and what coding would not shorten are stored as rows. usage_error: shapes
 template <class Codec, element E>
 void encode_chunk(const device& exec, const half_product& product, const Codec& codec, const span_on_device& span, const chunk_run& run,
@@ -78,7 +79,10 @@ void encode_chunk(const device& exec, const half_product& product, const Codec& 
   require(rows.page_tokens > 0 && rows.first >= 0, "encode_chunk: pages have tokens, positions begin at 0", where);
   if (run.tokens == 0) return;
   const encode_run_memory m(codec, run, model, memory);
-  launch(exec, {grid_of(run.tokens, where), stage_threads}, stage_features_kernel<E, stage_threads>, model, rows, turns, m.x, m.factors);
+  m.foretold.prepare(exec, run, model);
+  m.foretold.foretell(exec, product, model, 0, model.basis.features, 0, run.tokens);
+  launch(exec, {grid_of(run.tokens, where), stage_threads}, stage_features_kernel<E, stage_threads>, model, rows, turns, m.foretold, m.x,
+         m.factors);
   product.run(product.context, exec, {half_product::direction::project, run.tokens, run.components, model.basis.features}, m.x,
               model.basis.basis, model.basis_pitch, m.coefficients, run.tokens);
   encode_coefficients(exec, codec, chunks_of(run, model, list), log2_step, m.symbols, results, sizeof(E), where);

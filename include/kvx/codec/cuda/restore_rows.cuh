@@ -31,8 +31,11 @@ void open_chunk(const device& exec, const chain<T, Q, C>& codec, const device_ch
 /// What the products of an opened run take; once, behind open_chunk and before restore_rows.
 ///
 /// shapes      features: as many as restore_rows will ask for at once
-inline void prepare_restore(const device& exec, const chunk_run& run, std::int64_t features, std::byte* memory) {
-  const decode_run_memory m(run, features, memory);
+inline void prepare_restore(const device& exec, const span_on_device& span, const chunk_run& run, std::int64_t features, std::byte* memory,
+                            call_site where = call_site::here()) {
+  require_run(run, span.view(), where);
+  const decode_run_memory m(run, span.view(), features, memory);
+  m.foretold.prepare(exec, run, span.view());
   split_columns(exec, m.coefficients, run.tokens, run.components, run.tokens, m.x, m.factors);
 }
 
@@ -52,7 +55,7 @@ inline constexpr int restore_threads = 128;
 template <element E, int Threads>
 __global__ void __launch_bounds__(Threads)
     restore_rows_kernel(device_span_model model, chunk_run run, span_rows<E> rows, device_span_turns turns, restored_part part,
-                        const float* products, std::int64_t from, const float* factors, const device_chunk* list,
+                        foretold_rows foretold, const float* products, std::int64_t from, const float* factors, const device_chunk* list,
                         const chunk_result* results) {
   const std::int64_t unit = static_cast<std::int64_t>(blockIdx.x) * (Threads / warp_lanes) + warp_of_thread();
   if (unit >= part.heads * part.tokens) return;
@@ -73,7 +76,8 @@ __global__ void __launch_bounds__(Threads)
   const auto feature = [&](int d) {
     const std::int64_t f = head * rows.dim + d;
     const float x = product[d] * factor;
-    return (model.basis.weights != nullptr ? x / model.basis.weights[f] : x) + model.basis.mean[f];
+    return (model.basis.weights != nullptr ? x / model.basis.weights[f] : x) + model.basis.mean[f] +
+           foretold.at(t - from, part.heads * rows.dim, h * rows.dim + d, t);
   };
   for (int d = lane_of_thread(); d < rows.dim; d += warp_lanes) to[d] = round_to<E>(turned(turn, t, d, true, feature));
 }
@@ -84,8 +88,8 @@ __global__ void __launch_bounds__(Threads)
 /// shapes      rows of the span, token 0 of the run at rows.first; turns of the run's tokens; list and results those of the run's chunks;
 ///             memory that of prepare_restore for part.heads * dim features or more. Calls that share it follow each other on one stream
 /// exactness   chunks of rows to the bit; others within the product's rounding of the host's, then rounded to E
-/// cost        two launches; the product, 2 tokens features components operations for each of two halves; capturable
-/// errors      rows of chunks whose results are not ok stay as they are. usage_error: shapes
+/// cost        two launches, three where rows are foretold; the product, 2 tokens features components operations for each of two halves;
+/// capturable errors      rows of chunks whose results are not ok stay as they are. usage_error: shapes
 template <element E>
 void restore_rows(const device& exec, const half_product& product, const span_on_device& span, const chunk_run& run,
                   const span_rows<E>& rows, const device_span_turns& turns, const restored_part& part, std::int64_t features,
@@ -101,14 +105,15 @@ void restore_rows(const device& exec, const half_product& product, const span_on
   require_range("restore_rows: first token", part.first_token, 0, run.tokens, where);
   require_range("restore_rows: tokens", part.tokens, 0, run.tokens - part.first_token, where);
   if (part.tokens == 0 || part.heads == 0) return;
-  const decode_run_memory m(run, features, memory);
+  const decode_run_memory m(run, model, features, memory);
   const std::int64_t from = round_down(part.first_token, 8), count = part.first_token + part.tokens - from;  // x on multiples of 16 bytes
   const std::int64_t width = part.heads * rows.dim;
   product.run(product.context, exec, {half_product::direction::restore, count, width, run.components},
               {m.x.high + from, m.x.low + from, m.x.pitch}, model.basis.basis + part.first_head * rows.dim, model.basis_pitch, m.products,
               width);
+  m.foretold.foretell(exec, product, model, part.first_head * rows.dim, width, from, count);
   launch(exec, {grid_of(ceil_div(part.heads * part.tokens, restore_threads / warp_lanes), where), restore_threads},
-         restore_rows_kernel<E, restore_threads>, model, run, rows, turns, part, m.products, from, m.factors, list, results);
+         restore_rows_kernel<E, restore_threads>, model, run, rows, turns, part, m.foretold, m.products, from, m.factors, list, results);
 }
 
 }  // namespace kvx

@@ -28,7 +28,8 @@ struct device_scale_tables {
 
 /// span_model whose arrays lie in device memory; trivially copyable.
 ///
-/// basis_pitch halves from one component to the next, a multiple of 8
+/// basis_pitch halves from one component to the next, a multiple of 8; of the outputs too
+/// outputs     (predictor_rank, features) of what ids of tokens foretell; predictor_rank 0: nothing
 /// run_of      (plan_components) which run a component belongs to
 struct device_span_model {
   pca_basis basis;
@@ -42,6 +43,8 @@ struct device_span_model {
   std::int64_t plan_components = 0;
   std::int64_t plan_bits = 0;
   symbol_model levels;
+  std::int64_t predictor_rank = 0;
+  const half* outputs = nullptr;
 
   KVX_HD constexpr packed_places places(packing order, std::int64_t tokens) const {
     return {order, tokens, runs, run_count, stored_runs, plan_bits};
@@ -75,13 +78,12 @@ class scale_tables_on_device {
 
 /// A span_model in device memory. Moves.
 ///
-/// shapes      level_table_count entries of model.levels.tables, where the model has such
+/// shapes      model.levels, where the model has such, an alphabet a component (level_alphabets); of model.prediction rank and outputs
 /// cost        the bytes of the basis and 20 a feature or component; waits for its copy: not for a stream that is captured
 /// errors      usage_error: a basis without features or mean
 class span_on_device {
  public:
-  span_on_device(const device& exec, const span_model& model, const device_scale_tables& tables, std::int64_t level_table_count = 0,
-                 call_site where = call_site::here()) {
+  span_on_device(const device& exec, const span_model& model, const device_scale_tables& tables, call_site where = call_site::here()) {
     require(model.basis.features >= 1 && model.basis.mean != nullptr && (model.basis.rank == 0 || model.basis.basis != nullptr),
             "span_on_device: a basis has features, a mean and components", where);
     std::vector<packed_run> runs;
@@ -102,10 +104,9 @@ class span_on_device {
       view_.plan_bits = model.plan->bits_per_token();
     }
     view_.levels.components = model.levels.components;
-    std::vector<half> padded(static_cast<std::size_t>(rank * view_.basis_pitch));
-    for (std::int64_t c = 0; c < rank; ++c)
-      std::memcpy(padded.data() + c * view_.basis_pitch, model.basis.basis + c * features,
-                  static_cast<std::size_t>(features) * sizeof(half));
+    view_.predictor_rank = model.prediction.rank;
+    const std::vector<half> basis = padded(model.basis.basis, rank, features, view_.basis_pitch);
+    const std::vector<half> outputs = padded(model.prediction.outputs, view_.predictor_rank, features, view_.basis_pitch);
     std::vector<std::byte> all;
     scratch_parts parts;
     for (const bool counts : {true, false}) {  // first the bytes, then the addresses
@@ -123,12 +124,13 @@ class span_on_device {
       };
       view_.basis.mean = put(model.basis.mean, features);
       view_.basis.weights = put(model.basis.weights, features);
-      view_.basis.basis = put(static_cast<const half*>(padded.data()), rank * view_.basis_pitch);
+      view_.basis.basis = put(basis.data(), std::ssize(basis));
+      view_.outputs = put(outputs.data(), std::ssize(outputs));
       view_.scales = put(model.scales, rank);
       view_.runs = put(static_cast<const packed_run*>(runs.data()), view_.run_count);
       view_.run_of = put(static_cast<const std::int32_t*>(run_of.data()), view_.plan_components);
-      view_.levels.tables = put(model.levels.tables, level_table_count);
-      view_.levels.table_of = put(model.levels.table_of, level_table_count > 0 ? model.levels.components : 0);
+      view_.levels.tables = put(model.levels.tables, model.levels.components);
+      view_.levels.table_of = put(model.levels.table_of, model.levels.components);
       there_ = put(static_cast<const device_span_model*>(&view_), 1);
     }
     copy_in_and_wait(exec, memory_.data(), all.data(), parts.used, where);
@@ -139,6 +141,14 @@ class span_on_device {
   const device_span_model* there() const { return there_; }
 
  private:
+  /// Rows of halves from `pitch` to `pitch`.
+  static std::vector<half> padded(const half* from, std::int64_t rows, std::int64_t width, std::int64_t pitch) {
+    std::vector<half> to(static_cast<std::size_t>(rows * pitch));
+    for (std::int64_t r = 0; r < rows; ++r)
+      std::memcpy(to.data() + r * pitch, from + r * width, static_cast<std::size_t>(width) * sizeof(half));
+    return to;
+  }
+
   device_span_model view_;
   const device_span_model* there_ = nullptr;
   device_block memory_;
