@@ -21,6 +21,7 @@
 #include <random>
 #include <span>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,9 +31,12 @@ using namespace kvx;
 using namespace kvx::test;
 
 constexpr page_shape page{.tokens = 8, .key_dim = 4, .value_dim = 2};
+template <class Index, class Reranker, class Codec>
+using small_spec = spec<paged<bf16, page, zones{.sink = 2, .local = 8}>, Index, Reranker, Codec>;
 template <class Codec>
 using small_cache =
-    cache<host, spec<paged<bf16, page, zones{.sink = 2, .local = 8}>, sign_buckets<key_sketch{.balance = 16}>, rsq_ip<4>, Codec>>;
+    cache<host, std::conditional_t<std::is_same_v<Codec, raw>, small_spec<sign_buckets<key_sketch{.balance = 16}>, rsq_ip<4>, raw>,
+                                   small_spec<full_scan, pass_through, Codec>>>;
 using as_they_are = small_cache<raw>;
 using entropy = small_cache<calibrated<kvtc_entropy>>;
 using faithful = small_cache<calibrated<kvtc_faithful<rans>>>;
@@ -49,18 +53,18 @@ const host exec = one_thread();
 
 template <class C>
 struct made;
-template <class Codec>
-struct made<small_cache<Codec>> {
-  using type = small_cache<Codec>;
-  using composition = spec<typename type::layout, typename type::index, rsq_ip<4>, Codec>;
-  type c{exec, make(), two_layers};
+template <class Spec>
+struct made<cache<host, Spec>> {
+  cache<host, Spec> c{exec, make(), two_layers};
   memory_store store;
   std::vector<std::byte> frame, snapped;
   std::vector<std::int64_t> counted;
 
-  static composition make() {
-    composition s;
-    if constexpr (!std::is_same_v<Codec, raw>) {
+  static constexpr bool retrieves = !std::is_same_v<typename Spec::index_type, full_scan>;
+
+  static Spec make() {
+    Spec s;
+    if constexpr (!std::is_same_v<typename Spec::codec_type, raw>) {
       static const auto model = std::make_shared<const calibrated_model>(small_calibration({2, 1, 4, 2}, {{{0}, 0, 1}, {{1}, 0, 1}}));
       s.codec.model = model;
       s.codec.log2_step = -300;
@@ -72,7 +76,7 @@ struct made<small_cache<Codec>> {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(n), 7);
     const sequence s = c.open(exec);
     feed(c, exec, s, tokens(1, n));
-    save_well(c, exec, s, store, {.token_ids = ids, .sinks = 1, .newest = 3, .chunk = 16, .columns = true});
+    save_well(c, exec, s, store, {.token_ids = ids, .sinks = 1, .newest = 3, .chunk = 16, .columns = retrieves});
     c.close(exec, s);
     REQUIRE(read_all(store, digest{}, 1 << 20, frame).ok());
     counted = counts(c.stats());
@@ -215,7 +219,7 @@ TEST_CASE("a store that fails at any read leaves no trace, and one that fails to
   }
   CHECK(reads > 20);
   *failing.left = reads - 1;  // layer by layer: the error comes with the layer, and the sequence can be closed
-  auto layers = m.c.restore_layers(exec, failing, digest{});
+  auto layers = m.c.restore_layers(exec, failing, digest{}, {.check_first = false});
   REQUIRE(layers.ok());
   status last;
   while (last.ok() && !layers.done()) last = m.c.decode_layer(exec, layers);
