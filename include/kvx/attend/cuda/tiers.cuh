@@ -247,9 +247,9 @@ constexpr std::int64_t attend_tiers_tickets(std::int64_t units, std::int64_t gro
 ///             each page, both once for every four heads; splits over blocks by pages
 /// exactness   float sums in an order that depends on the zone alone: the same bits on every run and launch. Without the rounding of
 /// weights
-///             that the host's has. A unit all of whose tokens are taken out stays as it is, bit for bit. Scores by which values are
-///             skipped leave the tail out, so none is skipped that the host would read; with another rule than the softmax sum, or a soft
-///             cap, every V is read
+///             that the host's has. A unit all of whose tokens are taken out stays as it is, bit for bit. Values are skipped by the scores
+///             of the reranking, which leave the tail out: what is skipped holds less than skip / candidates of all weight. With another
+///             rule than the softmax sum, or a soft cap, every V is read
 /// errors      usage_error: pages of more than 1,024 tokens
 /// source      ours: measured.md sections 1b and 4
 template <int Bits>
