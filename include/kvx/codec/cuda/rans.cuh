@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(Threads, 1) rans_encode_kernel(const rans_enco
 /// shapes      streams, results (count) in device memory; values (components, tokens) of each stream's model and token count, of any pitch:
 ///             nothing beyond the tokens is written
 /// exactness   the host's values
-/// cost        one launch; a stream takes some 100 cycles for 32 values whatever else runs, so many streams a launch cost what one does
+/// cost        one launch; 32 values of a stream one after the other, so a launch wants hundreds of streams; see read_stream
 /// errors      in results: truncated, corrupt, and values hold garbage; unfit: bytes off a multiple of 4
 inline void rans_decode(const device& exec, const rans_decoding* streams, std::int64_t count, rans_result* results,
                         call_site where = call_site::here()) {
@@ -92,7 +92,7 @@ inline void rans_decode(const device& exec, const rans_decoding* streams, std::i
 ///
 /// shapes      streams, results (count) in device memory; rans_bound tells the room that always suffices
 /// exactness   the host's bytes
-/// cost        one launch; a stream takes some 300 cycles for 32 values
+/// cost        one launch; see write_stream
 /// errors      in results: no_space, unfit; see write_stream
 inline void rans_encode(const device& exec, const rans_encoding* streams, std::int64_t count, rans_result* results,
                         call_site where = call_site::here()) {
