@@ -53,6 +53,13 @@ mkdir -p build/results
       break
     fi
   done
+  for name in ice_step_speedup ice_search_share ice_tree_vs_brute ice_keys_scored; do
+    if wanted $name; then
+      build_bench bench_ice_step
+      "$bench_folder/cache/bench_ice_step" "$filter"
+      break
+    fi
+  done
   for name in {tiered,hard}_speedup_{2,4,5,7,10,20,mean_{2,5,10,20}} tiered_speedup_{fine,fast}{,_v2} coded_vs_rerank tail_share tiered_bytes_per_token_d128; do
     if wanted $name; then
       build_bench bench_tiered_step

@@ -245,7 +245,7 @@ void play(int name) {
       p.play();
     }
     if (count < 1000) continue;
-    CHECK(p.commits > count / 3);
+    CHECK(p.commits > count / 4);
     CHECK(p.drops > count / 50);
     CHECK(p.shortages > count / 100);
     CHECK(p.checked > count / 5);
