@@ -52,7 +52,8 @@ std::unique_ptr<any_cache> hold(const kvx::host& exec, Spec spec, const cache_re
 template <class SpecOf>
 cache_choice line(std::string_view name, std::string_view what, SpecOf spec_of, layer_kinds (*kinds_of)(const cache_request&),
                   setting s = {}) {
-  constexpr bool retrieves = kvx::reads_sketch<typename decltype(spec_of(std::integral_constant<int, 64>()))::index_type>;
+  using index = typename decltype(spec_of(std::integral_constant<int, 64>()))::index_type;
+  constexpr bool retrieves = kvx::reads_sketch<index> || kvx::packs_blocks<index>;
   return {name, what, s.by_default, retrieves, [=](const kvx::host& exec, cache_request r) -> std::unique_ptr<any_cache> {
             r.keep = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(r.keep) * s.keep));
             if (s.rows >= 0) r.keep = s.rows;
@@ -67,6 +68,7 @@ cache_choice line(std::string_view name, std::string_view what, SpecOf spec_of, 
 
 std::vector<cache_choice> dense_caches();                               // dense_caches.cpp: full, window
 std::vector<cache_choice> paris_caches();                               // paris_caches.cpp: ParisKV
+std::vector<cache_choice> ice_caches();                                 // ice_caches.cpp: IceCache
 std::vector<cache_choice> stored_caches();                              // stored_caches.cpp: KVTC
 
 }  // namespace decode_loop

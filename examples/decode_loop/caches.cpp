@@ -11,6 +11,7 @@ std::span<const cache_choice> all_caches() {
   static const std::vector<cache_choice> table = [] {
     std::vector<cache_choice> lines = dense_caches();
     for (cache_choice& line : paris_caches()) lines.push_back(std::move(line));
+    for (cache_choice& line : ice_caches()) lines.push_back(std::move(line));
     for (cache_choice& line : stored_caches()) lines.push_back(std::move(line));
     std::stable_partition(lines.begin(), lines.end(), [](const cache_choice& line) { return line.by_default; });
     return lines;
