@@ -1,3 +1,5 @@
+// Cache types on a CUDA device, each with one sequence and memory for the rows of a step.
+
 #include "device_caches.hpp"
 
 #include "cache_lines.hpp"

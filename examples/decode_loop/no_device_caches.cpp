@@ -1,3 +1,5 @@
+// No cache types on a device: what the program is built with where CUDA is left out.
+
 #include "device_caches.hpp"
 
 namespace decode_loop {
