@@ -96,7 +96,7 @@ fi
 
 # What the lines of stored caches need, made once: a quick calibration, from other texts than the document.
 codecs=()
-if ! has --codecs && ! has --prompt && ! has --audit && ! has --dump-trace && ! has --bench-prompt; then
+if [ "${#device[@]}" = 0 ] && ! has --codecs && ! has --prompt && ! has --audit && ! has --dump-trace && ! has --bench-prompt; then
   folder=$root/build/calibration
   codecs=(--codecs "$folder")
   calibrate() {  # calibrate <name> <option...>: <name>.kvxcal, or files that its options name
