@@ -131,7 +131,7 @@ struct decode_run_memory {
 
 /// The chunks of a run, to be brought to device memory.
 ///
-/// where_of    i -> span of the device's bytes: of chunk i, or the room for it; on a multiple of 4
+/// bytes_of    i -> span of the device's bytes: of chunk i, or the room for it; on a multiple of 4
 /// factors     null where chunks are decoded
 template <class BytesOf>
 std::vector<device_chunk> list_of(const chunk_run& run, const span_on_device& model, float* coefficients, const float* factors,

@@ -29,23 +29,29 @@ __global__ void __launch_bounds__(Threads) stage_features_kernel(device_span_mod
                                                                  foretold_rows foretold, two_halves x, float* factors) {
   __shared__ block_scratch<float, Threads> scratch;
   const std::int64_t t = blockIdx.x, features = model.basis.features;
-  const auto feature = [&](std::int64_t f) {
-    const std::int64_t head = f / rows.dim;
-    const E* const key = rows.row(t, head);
-    const float value = turned(turns.of(head), t, static_cast<int>(f % rows.dim), false, [&](int d) { return to_float(key[d]); }) -
-                        foretold.at(t, features, f, t);
-    return (value - model.basis.mean[f]) * (model.basis.weights != nullptr ? model.basis.weights[f] : 1.0f);
+  const auto heads = static_cast<std::int32_t>(features / rows.dim);
+  const auto for_each_feature = [&](const auto& each) {
+    for (std::int32_t head = warp_of_thread(); head < heads; head += Threads / warp_lanes) {
+      const E* const key = rows.row(t, head);
+      const device_turns turn = turns.of(head);
+      for (int d = lane_of_thread(); d < rows.dim; d += warp_lanes) {
+        const std::int64_t f = std::int64_t{head} * rows.dim + d;
+        const float value = turned(turn, t, d, false, [&](int i) { return to_float(key[i]); }) - foretold.at(t, features, f, t);
+        each(f, (value - model.basis.mean[f]) * (model.basis.weights != nullptr ? model.basis.weights[f] : 1.0f));
+      }
+    }
   };
   float largest = 0;
-  for (std::int64_t f = threadIdx.x; f < features; f += Threads) {
-    const float value = feature(f), magnitude = value - value == 0 ? (value < 0 ? -value : value) : infinity;
+  for_each_feature([&](std::int64_t, float value) {
+    const float magnitude = value - value == 0 ? (value < 0 ? -value : value) : infinity;
     largest = magnitude > largest ? magnitude : largest;
-  }
+  });
   largest = block_reduce<Threads>(
       largest, [](float a, float b) { return a < b ? b : a; }, scratch);
   const int e = exponent_of_token(largest);
   if (threadIdx.x == 0) factors[t] = largest < infinity ? power_of_exponent(e) : quiet_nan;
-  for (std::int64_t f = threadIdx.x; f < x.pitch; f += Threads) put_halves(x, t * x.pitch + f, f < features ? feature(f) : 0.0f, e);
+  for_each_feature([&](std::int64_t f, float value) { put_halves(x, t * x.pitch + f, value, e); });
+  for (std::int64_t f = features + threadIdx.x; f < x.pitch; f += Threads) put_halves(x, t * x.pitch + f, 0, 0);
 }
 
 /// The rows of chunks that are stored as such, behind their headers; a block a token.
@@ -55,7 +61,10 @@ __global__ void __launch_bounds__(Threads) store_rows_kernel(chunk_run run, std:
   const std::int64_t t = blockIdx.x, chunk = t / run.chunk_tokens;
   if (results[chunk].code != status::code::ok || results[chunk].kind != chunk_kind::rows) return;
   E* const to = reinterpret_cast<E*>(list[chunk].bytes + sizeof(chunk_header)) + t % run.chunk_tokens * features;
-  for (std::int64_t f = threadIdx.x; f < features; f += Threads) to[f] = rows.row(t, f / rows.dim)[f % rows.dim];
+  for (std::int32_t head = warp_of_thread(); head * rows.dim < features; head += Threads / warp_lanes) {
+    const E* const from = rows.row(t, head);
+    for (int d = lane_of_thread(); d < rows.dim; d += warp_lanes) to[std::int64_t{head} * rows.dim + d] = from[d];
+  }
 }
 
 /// Rows of a run to the bytes of its chunks.
@@ -76,7 +85,8 @@ void encode_chunk(const device& exec, const half_product& product, const Codec& 
   require_run(run, model, where);
   require(rows.dim > 0 && rows.heads > 0 && model.basis.features % (std::int64_t{rows.heads} * rows.dim) == 0,
           "encode_chunk: features are whole layers of heads", where);
-  require(rows.page_tokens > 0 && rows.first >= 0, "encode_chunk: pages have tokens, positions begin at 0", where);
+  require(rows.page_tokens > 0, "encode_chunk: pages have tokens", where);
+  require_range("encode_chunk: position of the first token", rows.first, 0, INT32_MAX - run.tokens, where);
   if (run.tokens == 0) return;
   const encode_run_memory m(codec, run, model, memory);
   m.foretold.prepare(exec, run, model);

@@ -21,7 +21,8 @@ namespace kvx {
 /// Undoes the entropy coding of chunks, of any runs and models.
 ///
 /// shapes      chunks whose coefficients lie in the decode_run_memory of their run; E the element of chunks of rows
-/// cost, errors   see decode_coefficients; chunks of rows are ok, and have no coefficients
+/// cost        see decode_coefficients
+/// errors      likewise; chunks of rows are ok, and have no coefficients
 template <element E, class T, class Q, class C>
 void open_chunk(const device& exec, const chain<T, Q, C>& codec, const device_chunks& chunks, chunk_result* results,
                 call_site where = call_site::here()) {
@@ -59,14 +60,15 @@ __global__ void __launch_bounds__(Threads)
                         const chunk_result* results) {
   const std::int64_t unit = static_cast<std::int64_t>(blockIdx.x) * (Threads / warp_lanes) + warp_of_thread();
   if (unit >= part.heads * part.tokens) return;
-  const std::int64_t t = part.first_token + unit / part.heads, h = unit % part.heads, head = part.first_head + h;
-  const std::int64_t chunk = t / run.chunk_tokens;
+  const std::int64_t t = part.first_token + unit / part.heads, h = unit % part.heads;
+  const auto head = static_cast<std::int32_t>(part.first_head + h);
+  const std::uint32_t chunk = static_cast<std::uint32_t>(t) / static_cast<std::uint32_t>(run.chunk_tokens);
   const chunk_result result = results[chunk];
   if (result.code != status::code::ok) return;
   E* const to = rows.row(t, head);
   if (result.kind == chunk_kind::rows) {
     const E* const stored = reinterpret_cast<const E*>(list[chunk].bytes + sizeof(chunk_header)) +
-                            t % run.chunk_tokens * model.basis.features + head * rows.dim;
+                            t % run.chunk_tokens * model.basis.features + std::int64_t{head} * rows.dim;
     for (int d = lane_of_thread(); d < rows.dim; d += warp_lanes) to[d] = stored[d];
     return;
   }
@@ -74,7 +76,7 @@ __global__ void __launch_bounds__(Threads)
   const float* const product = products + ((t - from) * part.heads + h) * rows.dim;
   const device_turns turn = turns.of(head);
   const auto feature = [&](int d) {
-    const std::int64_t f = head * rows.dim + d;
+    const std::int64_t f = std::int64_t{head} * rows.dim + d;
     const float x = product[d] * factor;
     return (model.basis.weights != nullptr ? x / model.basis.weights[f] : x) + model.basis.mean[f] +
            foretold.at(t - from, part.heads * rows.dim, h * rows.dim + d, t);
@@ -88,8 +90,9 @@ __global__ void __launch_bounds__(Threads)
 /// shapes      rows of the span, token 0 of the run at rows.first; turns of the run's tokens; list and results those of the run's chunks;
 ///             memory that of prepare_restore for part.heads * dim features or more. Calls that share it follow each other on one stream
 /// exactness   chunks of rows to the bit; others within the product's rounding of the host's, then rounded to E
-/// cost        two launches, three where rows are foretold; the product, 2 tokens features components operations for each of two halves;
-/// capturable errors      rows of chunks whose results are not ok stay as they are. usage_error: shapes
+/// cost        two launches, three where rows are foretold; the product takes 2 tokens features components operations for each of two
+///             halves; capturable
+/// errors      rows of chunks whose results are not ok stay as they are. usage_error: shapes
 template <element E>
 void restore_rows(const device& exec, const half_product& product, const span_on_device& span, const chunk_run& run,
                   const span_rows<E>& rows, const device_span_turns& turns, const restored_part& part, std::int64_t features,
@@ -98,7 +101,8 @@ void restore_rows(const device& exec, const half_product& product, const span_on
   require_run(run, model, where);
   require(rows.dim > 0 && rows.heads > 0 && model.basis.features % (std::int64_t{rows.heads} * rows.dim) == 0,
           "restore_rows: features are whole layers of heads", where);
-  require(rows.page_tokens > 0 && rows.first >= 0, "restore_rows: pages have tokens, positions begin at 0", where);
+  require(rows.page_tokens > 0, "restore_rows: pages have tokens", where);
+  require_range("restore_rows: position of the first token", rows.first, 0, INT32_MAX - run.tokens, where);
   require_range("restore_rows: first head", part.first_head, 0, model.basis.features / rows.dim, where);
   require_range("restore_rows: heads", part.heads, 0, model.basis.features / rows.dim - part.first_head, where);
   require_range("restore_rows: features", part.heads * rows.dim, 0, features, where);

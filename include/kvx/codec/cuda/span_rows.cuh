@@ -17,7 +17,7 @@ namespace kvx {
 /// layers      K, or V, of every layer of the span in its order
 /// first_head, heads, dim   which heads of each layer, and the width of their rows: feature f is layer f / (heads dim), and so on
 /// pages       physical page of every page of the sequence; null: page p is page p
-/// first       position of token 0
+/// first       position of token 0; all positions are below 2^31
 template <class E>
 struct span_rows {
   const row_array<E>* layers = nullptr;
@@ -29,9 +29,10 @@ struct span_rows {
   std::int64_t first = 0;
 
   /// The row of a head of the span, heads of all layers counted through.
-  KVX_HD constexpr E* row(std::int64_t t, std::int64_t head) const {
-    const std::int64_t position = first + t, page = position / page_tokens;
-    return layers[head / heads].at(pages != nullptr ? pages[page] : page, first_head + head % heads, position % page_tokens);
+  KVX_HD constexpr E* row(std::int64_t t, std::int32_t head) const {
+    const auto position = static_cast<std::uint32_t>(first + t), tokens = static_cast<std::uint32_t>(page_tokens);  // cheap divisions
+    const std::uint32_t page = position / tokens;
+    return layers[head / heads].at(pages != nullptr ? pages[page] : page, first_head + head % heads, position % tokens);
   }
 };
 
@@ -45,7 +46,7 @@ constexpr row_array<E> matrix_rows(E* data, std::int64_t token_stride, std::int6
 struct device_span_turns {
   const device_turns* heads = nullptr;
 
-  __device__ __forceinline__ device_turns of(std::int64_t head) const { return heads != nullptr ? heads[head] : device_turns{}; }
+  __device__ __forceinline__ device_turns of(std::int32_t head) const { return heads != nullptr ? heads[head] : device_turns{}; }
 };
 
 }  // namespace kvx
