@@ -79,6 +79,13 @@ mkdir -p build/results
     build_bench bench_sign_buckets
     "$bench_folder/index/bench_sign_buckets" "$filter"
   fi
+  for name in ice_{build,build_tree}_vs_gemm ice_{search,beam}_{keys,vs_keys_read}; do
+    if wanted $name; then
+      build_bench bench_dci_tree
+      "$bench_folder/index/bench_dci_tree" "$filter"
+      break
+    fi
+  done
   for percent in 10 5 2; do
     if wanted exact_share_$percent || wanted rerank_share_$percent || wanted group_rule_share_$percent || wanted top_k_share_$percent ||
        wanted attend_rows_share_$percent || wanted rerank_four_heads_vs_one_$percent; then

@@ -43,6 +43,16 @@ void eigen_sgemm(int n) {
   c.noalias() = a * b;
 }
 
+void eigen_product(int m, int n, int k) {
+  static Eigen::MatrixXf a, b, c;
+  if (a.rows() != m || a.cols() != k || b.cols() != n) {
+    a = Eigen::MatrixXf::Random(m, k);
+    b = Eigen::MatrixXf::Random(k, n);
+    c.resize(m, n);
+  }
+  c.noalias() = a * b;
+}
+
 std::string eigen_version() {
   return std::to_string(EIGEN_WORLD_VERSION) + "." + std::to_string(EIGEN_MAJOR_VERSION) + "." + std::to_string(EIGEN_MINOR_VERSION);
 }

@@ -16,6 +16,9 @@ std::uint64_t read_bytes(const std::byte* data, std::int64_t bytes);
 /// One product of two n x n float matrices by Eigen, all cores.
 void eigen_sgemm(int n);
 
+/// One product of an m x k and a k x n float matrix by Eigen, all cores.
+void eigen_product(int m, int n, int k);
+
 /// Eigen's version.
 std::string eigen_version();
 
