@@ -253,8 +253,10 @@ void play(int name) {
   }
 }
 
-template <template <element, page_shape, zones> class Layout, dci_shape Shape, class Reranker = pass_through>
-using ice = cache<host, spec<Layout<bf16, small_page, cut>, dci_tree<Shape>, Reranker>>;
+using pages = paged<bf16, small_page, cut>;
+using slabs = contiguous<bf16, small_page, cut>;
+template <class Layout, dci_shape Shape, class Reranker = pass_through>
+using ice = cache<host, spec<Layout, dci_tree<Shape>, Reranker>>;
 
 using packing = dci_shape::packing;
 using metric = dci_shape::metric;
@@ -263,19 +265,19 @@ using ranking = dci_shape::ranking;
 }  // namespace
 
 TEST_CASE("bisection in the metric of the queries, best members through the tree") {
-  play<ice<paged, dci_shape{.block = 16, .by = metric::diagonal, .rank = ranking::best_member, .first_promotion = 200}>>(1000);
+  play<ice<pages, dci_shape{.block = 16, .by = metric::diagonal, .rank = ranking::best_member, .first_promotion = 200}>>(1000);
 }
 
 TEST_CASE("cells cut by a projection, the best tokens by their codes") {
-  play<ice<paged,
+  play<ice<pages,
            dci_shape{.block = 16, .pack = packing::projection, .by = metric::keys, .rank = ranking::best_member, .first_promotion = 200},
            rsq_ip<4>>>(1100);
 }
 
 TEST_CASE("members by their codes, in slabs") {
-  play<ice<contiguous, dci_shape{.block = 8, .by = metric::diagonal, .rank = ranking::coded_member}>>(1200);
+  play<ice<slabs, dci_shape{.block = 8, .by = metric::diagonal, .rank = ranking::coded_member}>>(1200);
 }
 
 TEST_CASE("mean keys, then members") {
-  play<ice<paged, dci_shape{.block = 8, .by = metric::diagonal, .rank = ranking::mean_then_member}>>(1300);
+  play<ice<pages, dci_shape{.block = 8, .by = metric::diagonal, .rank = ranking::mean_then_member}>>(1300);
 }
