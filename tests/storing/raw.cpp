@@ -12,6 +12,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <tuple>
@@ -184,6 +185,33 @@ TEST_CASE("a layer can be used as soon as it is decoded; a sequence of which som
   CHECK_THROWS_AS(x.b.truncate(x.exec, dropped.of(), 3), usage_error);
   x.b.close(x.exec, dropped.of());
   CHECK_THROWS_AS((void)x.b.decode_layer(x.exec, dropped), usage_error);
+}
+
+TEST_CASE("a sequence is restored whose tokens all at once would not fit the pools of windows") {
+  pair_of<pages> x;
+  const sequence s = x.fed(x.a, 1000);
+  save_well(x.a, x.exec, s, x.store, {});
+  x.same(s, restored_well(x.b, x.exec, x.store));
+  CHECK(counts(x.a.stats()) == counts(x.b.stats()));
+}
+
+TEST_CASE("every byte is checked before the first layer, or with its layer where asked for") {
+  pair_of<pages> x;
+  const sequence s = x.fed(x.a, 77);
+  save_well(x.a, x.exec, s, x.store, {});
+  std::vector<std::byte> bytes;
+  REQUIRE(read_all(x.store, digest{}, 1 << 30, bytes).ok());
+  bytes.back() ^= std::byte{1};  // of the last layer's values
+  REQUIRE(x.store.put(digest{}, bytes).ok());
+  const auto counted = counts(x.b.stats());
+  CHECK(x.b.restore_layers(x.exec, x.store, digest{}).state() == status::code::corrupt);
+  CHECK(counts(x.b.stats()) == counted);
+  auto r = x.b.restore_layers(x.exec, x.store, digest{}, {.check_first = false});
+  for (int layer = 0; layer < 3; ++layer) CHECK(x.b.decode_layer(x.exec, r).ok());
+  CHECK(x.b.decode_layer(x.exec, r) == status::code::corrupt);
+  CHECK(r.ready() == 3);
+  x.b.close(x.exec, r.of());
+  CHECK(counts(x.b.stats()) == counted);
 }
 
 TEST_CASE("what does not fit is refused before anything changes") {
