@@ -180,7 +180,16 @@ class finder {
       const packed_page page = of_.packed(shape_, j);
       for (int m = 0; m < page.count(); ++m) at_.ids[n++] = static_cast<std::int32_t>(block + page.member(m));
     }
-    look_at(n);
+    const tensor_view<float, 2> scored = score(n);
+    std::int64_t first = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t end = first + of_.packed(shape_, first_page_ + at_.beam[i]).count();
+      float* const best = best_of(at_.beam[i]);
+      for (int g = 0; g < group_; ++g) {
+        for (std::int64_t m = first; m < end; ++m) best[g * pages_] = std::max(best[g * pages_], *scored.at(g, m));  // NaN changes nothing
+      }
+      first = end;
+    }
   }
 
   /// The best pages among those whose members were seen, best first.
@@ -212,25 +221,33 @@ class finder {
   }
   tensor_view<float, 2> logits(std::int64_t count) const { return tensor_view<float, 2>(at_.logits, group_, count); }
 
-  /// Scores the tokens at_.ids (count) and gives each page the logits of its best.
-  void look_at(std::int64_t count) {
-    const std::span<const std::int32_t> ids(at_.ids, static_cast<std::size_t>(count));
+  /// Logits of the tokens at_.ids (count).
+  tensor_view<float, 2> score(std::int64_t count) {
     const tensor_view<float, 2> scored = logits(count);
-    members_(key_queries_, ids, scored);
+    members_(key_queries_, std::span<const std::int32_t>(at_.ids, static_cast<std::size_t>(count)), scored);
     result_.keys += count;
+    return scored;
+  }
+
+  /// Scores them and gives each page the logits of its best.
+  void look_at(std::int64_t count) {
+    const tensor_view<float, 2> scored = score(count);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t j = of_.semantic_page(shape_, at_.ids[i]) - first_page_;
       if (j < 0) continue;
-      std::int32_t& slot = at_.slots[j];
-      if (slot < 0) {
-        slot = static_cast<std::int32_t>(used_++);
-        for (int g = 0; g < group_; ++g) at_.page_logits[g * pages_ + slot] = -infinity;
-      }
-      for (int g = 0; g < group_; ++g) {
-        float& best = at_.page_logits[g * pages_ + slot];
-        best = std::max(best, *scored.at(g, i));  // NaN changes nothing
-      }
+      float* const best = best_of(j);
+      for (int g = 0; g < group_; ++g) best[g * pages_] = std::max(best[g * pages_], *scored.at(g, i));  // NaN changes nothing
     }
+  }
+
+  /// The logits of the best member of page j, head g at g * pages_; -inf at first.
+  float* best_of(std::int64_t j) {
+    std::int32_t& slot = at_.slots[j];
+    if (slot < 0) {
+      slot = static_cast<std::int32_t>(used_++);
+      for (int g = 0; g < group_; ++g) at_.page_logits[g * pages_ + slot] = -infinity;
+    }
+    return at_.page_logits + slot;
   }
 
   std::int64_t means_of_pages(std::int64_t count) {
