@@ -30,6 +30,7 @@ using checked = cache<host, spec<Layout, checksum_index>>;
 using pages = checked<paged<bf16, page_shape{.tokens = 16, .key_dim = 7, .value_dim = 4}, cut>>;
 using slabs = checked<contiguous<float, page_shape{.tokens = 4, .key_dim = 5, .value_dim = 6}, cut>>;
 using caches = std::tuple<pages, slabs>;
+using plain = cache<host, spec<pages::layout>>;  // layers of which come one by one
 
 const geometry layers_that_differ{.layers = 4,
                                   .kv_heads = 2,
@@ -149,7 +150,7 @@ TEST_CASE("ranges of a sequence continue one another, and leave what they contin
 }
 
 TEST_CASE("a layer can be used as soon as it is decoded; a sequence of which some are not is not cut, forked, saved or committed to") {
-  pair_of<pages> x;
+  pair_of<plain> x;
   const sequence s = x.fed(x.a, 77);
   save_well(x.a, x.exec, s, x.store, {});
   auto r = x.b.restore_layers(x.exec, x.store, digest{});
@@ -164,14 +165,12 @@ TEST_CASE("a layer can be used as soon as it is decoded; a sequence of which som
     for (int layer = 0; layer < 4; ++layer) {
       const auto q = rows_of<float>(ids, part::query, layer, 6, 7);
       std::vector<float> out(2 * 6 * 4), lse(2 * 6);
-      if (!r.done()) {
-        CHECK(r.ready() <= layer);
-        CHECK_THROWS_AS(x.b.attend(x.exec, step, layer, q.data(), out.data()), usage_error);
-        CHECK_THROWS_AS(x.b.commit(x.exec, step), usage_error);
-        CHECK_THROWS_AS((void)x.b.fork(x.exec, r.of()), usage_error);
-        CHECK_THROWS_AS((void)x.b.save(x.exec, r.of(), x.store, digest{}), usage_error);
-        REQUIRE(x.b.decode_layer(x.exec, r).ok());
-      }
+      CHECK(r.ready() == layer);
+      CHECK_THROWS_AS(x.b.attend(x.exec, step, layer, q.data(), out.data()), usage_error);
+      CHECK_THROWS_AS(x.b.commit(x.exec, step), usage_error);
+      CHECK_THROWS_AS((void)x.b.fork(x.exec, r.of()), usage_error);
+      CHECK_THROWS_AS((void)x.b.save(x.exec, r.of(), x.store, digest{}), usage_error);
+      REQUIRE(x.b.decode_layer(x.exec, r).ok());
       x.b.attend(x.exec, step, layer, q.data(), out.data(), {.lse = lse.data()});
       found.insert(found.end(), out.begin(), out.end());
       found.insert(found.end(), lse.begin(), lse.end());
@@ -196,7 +195,7 @@ TEST_CASE("a sequence is restored whose tokens all at once would not fit the poo
 }
 
 TEST_CASE("every byte is checked before the first layer, or with its layer where asked for") {
-  pair_of<pages> x;
+  pair_of<plain> x;
   const sequence s = x.fed(x.a, 77);
   save_well(x.a, x.exec, s, x.store, {});
   std::vector<std::byte> bytes;
