@@ -38,6 +38,7 @@ class player {
     g.kinds = {layer_kind::dense(), layer_kind::window(7), layer_kind::retrieve(), layer_kind::window(11, 3), layer_kind::retrieve()};
     g.max_step_tokens = 40;
     g.rollback = 6;
+    if constexpr (offloads<Layout>()) g.near_tokens = 72;
     return g;
   }
 
@@ -86,9 +87,9 @@ class player {
     CHECK(cache_.stats().sequences == 0);
   }
 
-  std::int64_t commits = 0, refusals = 0, shortages = 0, attended = 0, columns_checked = 0, most_shared = 0;
+  std::int64_t commits = 0, refusals = 0, shortages = 0, near_shortages = 0, attended = 0, columns_checked = 0, most_shared = 0;
 
- private:
+ protected:
   struct running {
     kvx::step step;
     std::vector<int> entries;    // model ids
@@ -209,7 +210,13 @@ class player {
       refused<usage_error>([&] { cache_.begin(exec_, counts); });
       return false;
     }
-    r.step = cache_.begin(exec_, counts);
+    try {
+      r.step = cache_.begin(exec_, counts);
+    } catch (const capacity_error&) {  // the model knows nothing of near memory
+      if constexpr (!offloads<Layout>()) throw;
+      ++near_shortages;
+      return false;
+    }
     CHECK(r.step.tokens() == static_cast<std::int64_t>(r.added.size()));
     steps_.emplace(model_.begin(std::move(batch)), std::move(r));
     return true;

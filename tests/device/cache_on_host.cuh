@@ -110,7 +110,12 @@ class cache_on_host {
   }
 
   /// Writes the copies that `view` and `column` have last shown back, as tests change them.
-  void restore_rows(int layer) const { restore(cache_.view(layer).key.data, rows_); }
+  void restore_rows(int layer) const {
+    if constexpr (cache_type::spills) {
+      if (geometry().kind(layer).sees == layer_kind::attention::retrieve) return scatter(layer);
+    }
+    restore(cache_.view(layer).key.data, rows_);
+  }
   void restore_column(int layer, int c) const { restore(cache_.column(layer, c).data, column_); }
   void wait() const { check("cudaStreamSynchronize", cudaStreamSynchronize(exec_.stream)); }
 
@@ -133,6 +138,19 @@ class cache_on_host {
     rows.key.data = reinterpret_cast<const E*>(rows_.data());
     rows.value.data = rows.key.data + (near.value.data - near.key.data);
     return rows;
+  }
+  /// Writes what `gathered` has shown back.
+  void scatter(int layer) const {
+    const auto placed = cache_.placed(layer);
+    const std::int64_t page = placed.near.key.page_stride, bytes = page * static_cast<std::int64_t>(sizeof(E));
+    wait();
+    for (std::size_t p = 0; p < placed.frames.size(); ++p) {
+      const std::int64_t frame = placed.frames[p], beyond = frame - placed.far.near_pages;
+      if (frame < 0) continue;
+      const E* const to = beyond < 0 ? placed.near.key.data + frame * page : placed.far.key.data + beyond * page;
+      const auto* const from = rows_.data() + p * static_cast<std::size_t>(bytes);
+      check("cudaMemcpy", cudaMemcpy(const_cast<E*>(to), from, static_cast<std::size_t>(bytes), cudaMemcpyDefault));
+    }
   }
   std::int64_t page_count(int layer) const {
     return plan_.groups[static_cast<std::size_t>(plan_.group_of[static_cast<std::size_t>(layer)])].pages();

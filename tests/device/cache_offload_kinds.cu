@@ -1,0 +1,35 @@
+// Rows in host memory beside all rows near, for the ways to read them: slots fewer than a choice, dense attention, true logits, tiers.
+
+#include "offload_twins.cuh"
+
+#include <doctest/doctest.h>
+
+namespace {
+
+using namespace kvx;
+using test::decode_far, test::paris;
+using route = attend_options::route;
+
+constexpr key_sketch signs{.bits = 1, .balance = 64};
+using in_tiers = rsq_ip<4, tiers{.value_bits = 4, .tail = true}>;
+template <placement Place>
+using true_logits = spec<test::rows_in<kvx::half, 16, Place>, sign_buckets<signs>, exact>;
+template <placement Place>
+using everything = spec<test::rows_in<bf16, 4, Place>>;
+
+}  // namespace
+
+TEST_CASE("slots fewer than a choice, in pages of four") {
+  decode_far<paris<bf16, 4, placement::resident>, paris<bf16, 4, placement::offload_uva>>(60, 8, 260, 5,
+                                                                                          {.keep = 20, .path = route::retrieve});
+}
+TEST_CASE("dense attention, which reads every row wherever it lies") {
+  decode_far<everything<placement::resident>, everything<placement::offload_uva>>(8, 9, 160, 48, {});
+}
+TEST_CASE("true logits of keys that lie far") {
+  decode_far<true_logits<placement::resident>, true_logits<placement::offload_uva>>(5, 10, 200, 48, {.keep = 12, .path = route::retrieve});
+}
+TEST_CASE("tiers: rows that are far, codes and means that are near") {
+  decode_far<paris<float, 16, placement::resident, in_tiers>, paris<float, 16, placement::offload_uva, in_tiers>>(
+      12, 12, 200, 48, {.keep = 12, .path = route::retrieve});
+}
