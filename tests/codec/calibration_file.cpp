@@ -104,6 +104,8 @@ TEST_CASE("steps for a ratio, an error and a KL lie between the measured ones") 
   CHECK(cost_at(c, 1000) == c.costs.back());
   const double middle = ratio_of(c, cost_at(c, -150));
   CHECK(std::abs(step_for_ratio(c, middle) + 150) <= 5);  // the ids' bits bend the line
+  CHECK(step_for_rate(c, 16 / middle) == step_for_ratio(c, middle));
+  CHECK_THROWS_AS(static_cast<void>(step_for_rate(c, 0)), usage_error);
   CHECK(step_for_error(c, 6) == -200);
   CHECK(step_for_error(c, 1e9) == -100);
   CHECK(step_for_kl(c, expected_kl(cost_at(c, -200))) == -200);

@@ -160,6 +160,11 @@ inline std::int16_t step_for_ratio(const calibration& c, double ratio, call_site
   return step_for(
       c, ratio, [&](const step_cost& cost) { return ratio_of(c, cost); }, where);
 }
+/// The same for a rate: bits a number of K and V, ids included where rows are predicted.
+inline std::int16_t step_for_rate(const calibration& c, double bits, call_site where = call_site::here()) {
+  require(bits > 0, "step_for_rate: the rate is positive", where);
+  return step_for_ratio(c, 16 / bits, where);
+}
 inline std::int16_t step_for_kl(const calibration& c, double kl, call_site where = call_site::here()) {
   require(c.weighted, "step_for_kl: only a calibration with sensitivity weights expects a KL", where);
   return step_for(
