@@ -42,7 +42,7 @@ TEST_CASE("bits are those that rANS writes, errors those of what it gives back")
       const std::int64_t kept = coded_components(scales.data(), 40, log2_step);
       const std::vector<float> mean(40);
       const std::vector<half> basis(1600);
-      const span_model model{{40, 40, mean.data(), nullptr, basis.data()}, scales.data(), &tables, nullptr, {}};
+      const span_model model{{40, 40, mean.data(), nullptr, basis.data()}, scales.data(), &tables, nullptr, {}, {}};
       std::vector<std::byte> bytes(1 << 20);
       std::int64_t used = 0;
       const component_matrix<const float> in{held.values.data(), kept, 2048, 2048};
