@@ -70,16 +70,14 @@ struct coded_tile {
 template <int Threads, int MagnitudeBits>
 __device__ __forceinline__ void pack_values(const coded_tile<MagnitudeBits>& tile, int dim, int first, int n, std::uint8_t* codes) {
   constexpr int bits = MagnitudeBits + 1;
-  const int plane = plane_bytes(dim), bytes = static_cast<int>(value_row_bytes(bits, dim)), units = (bytes + bits - 1) / bits;
+  const int plane = plane_bytes(dim), bytes = static_cast<int>(value_row_bytes(bits, dim)), units = bytes / bits;
   for (int i = static_cast<int>(threadIdx.x); i < n * units; i += Threads) {
     const int t = i / units, y = i % units;
     const std::uint32_t fields =
         y < plane ? value_fields(tile.signs[y * encode_tile + t], tile.magnitudes + t * MagnitudeBits * plane + y, plane, bits) : 0;
     std::uint8_t* const to = codes + std::int64_t{first + t} * bytes + y * bits;
 #pragma unroll
-    for (int j = 0; j < bits; ++j) {
-      if (y * bits + j < bytes) to[j] = static_cast<std::uint8_t>(fields >> 8 * j);
-    }
+    for (int j = 0; j < bits; ++j) to[j] = static_cast<std::uint8_t>(fields >> 8 * j);
   }
 }
 
@@ -114,7 +112,7 @@ __global__ void __launch_bounds__(Threads, 2) encode_values_kernel(encode_values
       code.weights = out.scales + first;
       encode_tile_of<Threads, magnitude_bits>(of.sketch, of.dim, encode_tile, 0, n, shared, code);
       if (tid < n && norm_byte(shared.norms[tid]) == never_found) forget_key(a.key_rule, a.key_dim, of.page_tokens, first + tid, key);
-      __syncthreads();
+      // The bits lie before the last barrier of encode_tile_of, which stands before the weights.
       pack_values<Threads>(bits, of.dim, first, n, out.codes);
     });
   }
