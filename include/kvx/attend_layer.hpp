@@ -32,6 +32,7 @@ struct attend_batch {
   std::int64_t balance_at = 0;
   std::span<const reservation::part> sequences;
   const tree_lists* lists = nullptr;
+  kept_pages* kept = nullptr;
 
   attend_batch part(std::size_t first, std::size_t count) const {
     return {rows_of.subspan(first, count),
@@ -39,7 +40,8 @@ struct attend_batch {
             balances.empty() ? balances : balances.subspan(first, count),
             balance_at,
             sequences.subspan(first, count),
-            lists};
+            lists,
+            kept};
   }
 };
 
@@ -92,8 +94,8 @@ void attend_retrieving(const host& exec, const Spec& spec, const Memory& place, 
   using index = typename Spec::index_type;
   constexpr page_shape page = Spec::layout_type::shape;
   if constexpr (packs_blocks<index>) {
-    const page_layer<E, index::shape> layer{&spec.index, place.rows,     place.side,    Spec::sketch, Spec::zones,
-                                            run.rows_of, run.columns_of, run.sequences, run.lists,    place.ordinal};
+    const page_layer<E, index::shape> layer{&spec.index,    place.rows,    place.side, Spec::sketch, Spec::zones,  run.rows_of,
+                                            run.columns_of, run.sequences, run.lists,  run.kept,     place.ordinal};
     attend_pages<Spec::coded, E, T>(exec, layer, spec.reranker, page, q, out, lse,
                                     {options.keep, options.pages, options.scale, options.soft_cap}, scratch);
   } else {

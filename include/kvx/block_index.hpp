@@ -3,10 +3,12 @@
 
 #include <kvx/backend/host.hpp>
 #include <kvx/cache_parts.hpp>
+#include <kvx/core/check.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/entering_blocks.hpp>
 #include <kvx/entering_pages.hpp>
 #include <kvx/index/block_columns.hpp>
+#include <kvx/index/host/kept_pages.hpp>
 #include <kvx/index/host/tree_lists.hpp>
 #include <kvx/layout/sequence_book.hpp>
 #include <kvx/sketch/host/sketch_writer.hpp>
@@ -45,16 +47,25 @@ class block_index {
   static constexpr dci_shape shape = Spec::index_type::shape;
 
   explicit block_index(const parts& of) : encoder_{{make_key_encoder<E, Spec::sketch.bits>(Spec::sketch, layout::shape.key_dim)}} {
+    require_range("index.reuse.layers", of.spec.index.reuse.layers, 1, 4096, call_site::here());
+    require_range("index.reuse.steps", of.spec.index.reuse.steps, 1, kept_pages::positions, call_site::here());
     for (int l = 0; l < of.geometry.layers; ++l) {
       if (of.geometry.kind(l).sees == layer_kind::attention::retrieve) layers_.push_back(l);
     }
     lists_ = tree_lists(of.book->slots().size(), static_cast<int>(layers_.size()), of.geometry.kv_heads);
+    kept_ = kept_pages(of.book->slots().size(), static_cast<int>(layers_.size()), of.geometry.kv_heads);
   }
 
   const tree_lists& lists() const { return lists_; }
 
+  /// Null where every token of every layer searches.
+  kept_pages* kept(const parts& of) { return reuses(of) ? &kept_ : nullptr; }
+
   /// A sequence keeps its first `tokens` tokens alone.
-  void cut(std::uint32_t slot, std::int64_t tokens) noexcept { lists_.cut(slot, tokens); }
+  void cut(std::uint32_t slot, std::int64_t tokens) noexcept {
+    lists_.cut(slot, tokens);
+    kept_.cut(slot, tokens);
+  }
 
   /// Nothing is known of the queries of new tokens.
   void forget_queries(const parts& of, const step_plan& step) const {
@@ -70,8 +81,11 @@ class block_index {
     }
   }
 
-  /// Lists hold all committed blocks of the batch.
+  /// Lists hold all committed blocks of the batch, and nothing is kept of positions that are not committed.
   void follow(const parts& of, const step_plan& step) {
+    for (const reservation::part& p : step.reserved.parts) {
+      if (reuses(of)) kept_.begin(p.slot, p.length);
+    }
     if constexpr (keeps_links(shape)) {
       const int group = of.retrieving_group();
       const std::span<const batch_item> rows_of = step.rows(group), columns_of = step.items[static_cast<std::size_t>(group)];
@@ -124,9 +138,12 @@ class block_index {
   }
 
  private:
+  static bool reuses(const parts& of) { return of.spec.index.reuse.layers > 1 || of.spec.index.reuse.steps > 1; }
+
   block_code_writer<E> encoder_;
   std::vector<int> layers_;  // that retrieve
   tree_lists lists_;
+  kept_pages kept_;
 };
 
 }  // namespace kvx

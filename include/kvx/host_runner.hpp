@@ -79,14 +79,18 @@ class host_runner {
   template <class T>
   void attend(const host& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> q, tensor_view<T, 3> out,
               const attend_options& options, call_site where) {
-    constexpr bool ranks = !std::is_same_v<typename Spec::reranker_type, pass_through>;
-    require(!packs || ranks || options.keep == 0 || options.keep >= layout::shape.tokens || options.pages.pages > 0,
+    using reranker = typename Spec::reranker_type;
+    constexpr bool whole_pages = (packs && std::is_same_v<reranker, pass_through>) || std::is_same_v<reranker, fullest_pages>;
+    require(!whole_pages || options.keep == 0 || options.keep >= layout::shape.tokens || options.pages.pages > 0,
             "attend: keep is less than the tokens of a page", where);
     observe(exec, of, step, layer, q);
     const memory& place = of.layer(layer);
     attend_batch batch{step.rows(place.group), step.items[static_cast<std::size_t>(place.group)], step.balances,
                        of.balances.rules().at(place.ordinal), step.reserved.parts};
-    if constexpr (packs) batch.lists = &writer_.lists();
+    if constexpr (packs) {
+      batch.lists = &writer_.lists();
+      batch.kept = writer_.kept(of);
+    }
     const host sized = limited(exec, step.workers);  // scratch was sized for the workers that begin was given
     attend_layer<Spec, memory, T>(sized, of.spec, place, of.geometry.kind(layer), batch, q, out, options,
                                   std::span(scratch_.data(), static_cast<std::size_t>(scratch_.size())));

@@ -6,6 +6,7 @@
 #include <kvx/index/full_scan.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/zones.hpp>
+#include <kvx/rerank/fullest_pages.hpp>
 #include <kvx/rerank/pass_through.hpp>
 #include <kvx/rerank/tiers.hpp>
 #include <kvx/sketch/key_sketch.hpp>
@@ -27,7 +28,7 @@ concept reads_sketch = requires {
 ///
 /// layout      where rows lie: `paged`, `contiguous`, `external`
 /// index       what proposes candidates: `full_scan`, `sign_buckets`, `dci_tree`
-/// reranker    what keeps the best of them: `pass_through`, `exact`, `rsq_ip`
+/// reranker    what keeps the best of them: `pass_through`, `exact`, `rsq_ip`, `fullest_pages`
 /// codec       how `save` stores rows: `raw`, `calibrated<chain<...>>`
 ///
 /// Columns are those of the index; index and reranker share one sketch, whose signs are the sign bits of the code. Where the reranker has
@@ -82,6 +83,7 @@ struct spec {
                     "spec: beside dci_tree, zones::sink must be whole pages, and less than a block");
       static_assert(Index::shape.by != dci_shape::metric::full,
                     "spec: a cache keeps the energies of queries alone: the metric of dci_tree must be keys or diagonal");
+      static_assert(!std::same_as<Reranker, fullest_pages>, "spec: fullest_pages keeps pages in the order of time; dci_tree finds its own");
       return block_columns(Index::shape, coded, sketch, page);
     } else if constexpr (any(others)) {
       return tiered_columns(sketch, others.value_bits, page);

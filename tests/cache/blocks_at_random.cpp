@@ -201,12 +201,12 @@ class player {
     std::vector<std::byte> bytes;
     constexpr auto all = Cache::spec_type::columns(small_page);
     for (const int layer : {1, 2}) {
-      const auto pages = c.pages(layer, s);
+      const auto table = c.pages(layer, s);
       for (std::size_t k = 0; k < all.size(); ++k) {
         if (all[k].block_bytes == 0 || k == query_column) continue;
         for (std::int64_t j = cut.sink / small_page.tokens; j < edge(Cache::zones, n, small_page.tokens) / small_page.tokens; ++j) {
           for (int h = 0; h < 2; ++h) {
-            const std::byte* const block = c.column(layer, static_cast<int>(k)).at(pages[static_cast<std::size_t>(j)], h);
+            const std::byte* const block = c.column(layer, static_cast<int>(k)).at(table[static_cast<std::size_t>(j)], h);
             bytes.insert(bytes.end(), block, block + all[k].block_bytes);
           }
         }

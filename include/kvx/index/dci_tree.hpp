@@ -139,9 +139,20 @@ constexpr std::array<column, dci_column_count> dci_columns(const dci_shape& s, p
 }
 static_assert(dci_columns({}, {16, 128, 128})[column_members].pitch() == 64 && dci_columns({}, {16, 128, 128})[column_links].pitch() == 0);
 
+/// Whose pages a token attends to.
+///
+/// layers      of so many retrieving layers the first one searches, and the others take its pages
+/// steps       of so many positions, at most 32, the first one searches, and those behind it take its pages
+/// source      IceCache (arXiv 2604.10539) section 3: layers 3. Here both cost quality: measured.md section 2
+struct page_reuse {
+  int layers = 1;
+  int steps = 1;
+};
+
 /// The policy.
 ///
 /// rule, interleave   how the heads of a group rank pages together, see page_search
+/// reuse       of pages, for prompts of at most 32 tokens and selections of at most 64 pages
 template <dci_shape Shape = dci_shape{}>
 struct dci_tree {
   static_assert(is_valid(Shape, 1), "dci_tree: block is 1 to 65,536 tokens, promotions are 1 to 500 of a thousand");
@@ -152,6 +163,7 @@ struct dci_tree {
 
   group_rule rule = {};
   bool interleave = false;
+  page_reuse reuse = {};
 };
 static_assert(index_policy<dci_tree<>>);
 

@@ -9,6 +9,7 @@
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/block_columns.hpp>
 #include <kvx/index/host/group_rule.hpp>
+#include <kvx/index/host/kept_pages.hpp>
 #include <kvx/index/host/page_search.hpp>
 #include <kvx/index/host/tree_lists.hpp>
 #include <kvx/layout/sequence_book.hpp>
@@ -33,6 +34,7 @@ namespace kvx {
 /// index       the policy, whose rule ranks pages
 /// columns_of  (entries) the batch under the page ids of the columns; with rows of the caller's those differ from the rows' own
 /// sequences   (entries) their slots: lists.of(slot, layer, head) are the lists of a head, up to the zone's end
+/// kept        null where nothing is used again
 template <class E, dci_shape Shape>
 struct page_layer {
   static constexpr dci_shape shape = Shape;
@@ -46,6 +48,7 @@ struct page_layer {
   std::span<const batch_item> columns_of;
   std::span<const reservation::part> sequences;
   const tree_lists* lists = nullptr;
+  kept_pages* kept = nullptr;
   int layer = 0;
 };
 
@@ -124,31 +127,19 @@ class paged_head {
     const token_zone& zone = attention_.zone;
     const std::int64_t P = layer_.rows.page_tokens;
     if (zone.begin >= zone.end || options_.keep == 0) return;
-    const page_search breadth{.pages = static_cast<int>(wanted_pages(options_, P, ranks, (zone.end - zone.begin) / P)),
-                              .beam = options_.pages.beam,
-                              .probes = options_.pages.probes,
-                              .rule = layer_.index->rule,
-                              .interleave = layer_.index->interleave};
-    const page_query query{attention_.queries(), attention_.lse().data(), attention_.scale(), zone.begin, zone.end};
-    const std::span<std::int32_t> out(part_.pages, static_cast<std::size_t>(breadth.pages));
-    if (breadth.pages == (zone.end - zone.begin) / P) {  // all of them: nothing to look for
-      std::iota(out.begin(), out.end(), static_cast<std::int32_t>(zone.begin / P));
-      found_ = breadth.pages;
-      if constexpr (coded) rotate_queries();
-      return;
-    }
     if constexpr (coded) rotate_queries();
-    if constexpr (Shape.rank == dci_shape::ranking::coded_member) {
-      const auto by_codes = [&](const row_queries&, std::span<const std::int32_t> ids, tensor_view<float, 2> logits) {
-        rank_by(rsq_ip<code_bits>{}, ids, logits, {part_.codes, static_cast<std::size_t>(part_.codes_bytes)});
-      };
-      found_ = search_pages(serial_, Shape, index(), {}, query, breadth, by_codes, out, stage()).found;
-    } else {
-      const dci_cells cells =
-          keeps_links(Shape) ? layer_.lists->of(layer_.sequences[item_].slot, layer_.layer, head_).cells() : dci_cells{};
-      found_ = search_pages(serial_, Shape, index(), cells, query, breadth, out, stage()).found;
+    const std::int64_t wanted = wanted_pages(options_, P, ranks, (zone.end - zone.begin) / P);
+    const std::span<std::int32_t> out(part_.pages, static_cast<std::size_t>(wanted));
+    if (wanted == (zone.end - zone.begin) / P) {  // all of them: nothing to look for
+      std::iota(out.begin(), out.end(), static_cast<std::int32_t>(zone.begin / P));
+      found_ = wanted;
+    } else if (!take_kept(out)) {
+      look_for(out);
     }
   }
+
+  /// Whether the token at a position searches, or takes what another one found.
+  static bool searches(const page_reuse& reuse, std::int64_t position) { return position % reuse.steps == 0; }
 
   /// Attends to what was found, and writes the result.
   template <class T>
@@ -176,6 +167,43 @@ class paged_head {
   tensor_view<const float, 2> rotated() const {
     const auto plain = attention_.queries();
     return tensor_view<const float, 2>(part_.rotated, plain.extents[0], plain.extents[1]);
+  }
+
+  /// Pages that an earlier layer or token has found. Without any, this one searches.
+  bool take_kept(std::span<std::int32_t> out) {
+    if (layer_.kept == nullptr || layer_.rows_of[item_].queries > kept_pages::positions) return false;
+    const std::int64_t position = attention_.zone.length - 1;
+    const int layer = layer_.layer - layer_.layer % layer_.index->reuse.layers;
+    const std::int64_t from = position - position % layer_.index->reuse.steps;
+    if (layer == layer_.layer && from == position) return false;
+    const std::span<const std::int32_t> kept = layer_.kept->find(layer_.sequences[item_].slot, layer, head_, from);
+    if (kept.empty()) return false;
+    found_ = std::min(std::ssize(kept), std::ssize(out));
+    std::copy_n(kept.begin(), found_, out.begin());
+    return true;
+  }
+
+  void look_for(std::span<std::int32_t> out) {
+    const token_zone& zone = attention_.zone;
+    const page_search breadth{.pages = static_cast<int>(out.size()),
+                              .beam = options_.pages.beam,
+                              .probes = options_.pages.probes,
+                              .rule = layer_.index->rule,
+                              .interleave = layer_.index->interleave};
+    const page_query query{attention_.queries(), attention_.lse().data(), attention_.scale(), zone.begin, zone.end};
+    if constexpr (Shape.rank == dci_shape::ranking::coded_member) {
+      const auto by_codes = [&](const row_queries&, std::span<const std::int32_t> ids, tensor_view<float, 2> logits) {
+        rank_by(rsq_ip<code_bits>{}, ids, logits, {part_.codes, static_cast<std::size_t>(part_.codes_bytes)});
+      };
+      found_ = search_pages(serial_, Shape, index(), {}, query, breadth, by_codes, out, stage()).found;
+    } else {
+      const dci_cells cells =
+          keeps_links(Shape) ? layer_.lists->of(layer_.sequences[item_].slot, layer_.layer, head_).cells() : dci_cells{};
+      found_ = search_pages(serial_, Shape, index(), cells, query, breadth, out, stage()).found;
+    }
+    if (layer_.kept != nullptr && layer_.rows_of[item_].queries <= kept_pages::positions) {
+      layer_.kept->put(layer_.sequences[item_].slot, layer_.layer, head_, zone.length - 1, out.first(static_cast<std::size_t>(found_)));
+    }
   }
 
   void rotate_queries() const {

@@ -13,6 +13,7 @@
 #include <kvx/index/host/sign_buckets.hpp>
 #include <kvx/rerank/head_view.hpp>
 #include <kvx/rerank/host/exact.hpp>
+#include <kvx/rerank/host/fullest_pages.hpp>
 #include <kvx/rerank/host/rsq_ip.hpp>
 #include <kvx/rerank/pass_through.hpp>
 #include <kvx/rerank/tiers.hpp>
@@ -160,7 +161,12 @@ class retrieving_head {
         std::swap(ids_, positions_);
       }
     }
-    if constexpr (!std::is_same_v<Reranker, pass_through>) {
+    if constexpr (std::is_same_v<Reranker, fullest_pages>) {
+      const std::span counts(part_.scores, static_cast<std::size_t>(zone().last_page() - zone().first_page()));
+      found_ = tokens_of_fullest(serial, zone(), {ids_, static_cast<std::size_t>(found_)}, keep, counts,
+                                 reinterpret_cast<std::int32_t*>(part_.stage), positions_);
+      std::swap(ids_, positions_);
+    } else if constexpr (!std::is_same_v<Reranker, pass_through>) {
       // A scan without norms proposes keys of NaN too: here they fall.
       ranked_ = found_ > keep || !layer_.sketch.norms || in_tiers() || options_.budget.of != retrieve_budget::kind::head;
       if (!ranked_) return;
