@@ -132,8 +132,8 @@ class block_index {
     for (const auto& layer : layers) {
       if (!layer.retrieves) continue;
       if constexpr (Spec::coded) encode_pages(exec, encoder_, layer, std::span<const entering_page>(pages), rows_of, {});
-      index_entering<E>(exec, shape, layout::shape, Spec::zones.sink, row_view<const E>(layer.rows), layer.side, blocks, rows_of,
-                        columns_of);
+      index_entering<E>(exec, shape, layout::shape, Spec::zones.sink, of.geometry.rope, row_view<const E>(layer.rows), layer.side, blocks,
+                        rows_of, columns_of);
     }
   }
 

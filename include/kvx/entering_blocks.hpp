@@ -83,12 +83,13 @@ struct indexing_scratch {
 /// Fills the columns of these blocks in one layer.
 ///
 /// rows_of, columns_of   (entries): where rows and columns lie, page by page
+/// pairs       channels that share their part of the metric
 /// metric      learned from the queries that were seen of the last metric_tokens positions before the end of a block
 /// errors      bad_alloc, before anything is written
 template <class E>
-void index_entering(const host& exec, const dci_shape& shape, page_shape page, std::int64_t sink, const row_view<const E>& rows,
-                    const block_column_arrays& side, std::span<const entering_blocks> blocks, std::span<const batch_item> rows_of,
-                    std::span<const batch_item> columns_of) {
+void index_entering(const host& exec, const dci_shape& shape, page_shape page, std::int64_t sink, const rope_pairs& pairs,
+                    const row_view<const E>& rows, const block_column_arrays& side, std::span<const entering_blocks> blocks,
+                    std::span<const batch_item> rows_of, std::span<const batch_item> columns_of) {
   const std::int64_t tasks = std::ssize(blocks) * rows.heads, D = page.key_dim;
   std::int64_t longest = 0, most = 0;
   for (const entering_blocks& b : blocks) {
@@ -115,7 +116,7 @@ void index_entering(const host& exec, const dci_shape& shape, page_shape page, s
         const std::int64_t end = (b.first + static_cast<std::int64_t>(j) + 1) * shape.block;
         float* const means = at.means + static_cast<std::int64_t>(j) * D;
         const std::int64_t seen = mean_energies(energies_of(side, page), ids, head, std::max<std::int64_t>(end - metric_tokens, 0), end,
-                                                {at.sums, static_cast<std::size_t>(D)}, means);
+                                                pairs, {at.sums, static_cast<std::size_t>(D)}, means);
         metrics[j] = {seen > 0 ? means : nullptr, false};
       }
       index_blocks(host{.threads = 1}, shape, tree_head<E>(rows, side, rows_of[b.entry].pages, ids, head, sink), b.first, b.count,

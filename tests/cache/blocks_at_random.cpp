@@ -33,7 +33,8 @@ geometry small() {
           .max_tokens = 340,
           .max_sequences = 5,
           .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::retrieve()},
-          .max_step_tokens = 90};
+          .max_step_tokens = 90,
+          .rope = {rope_pairs::order::halves, 6}};
 }
 
 /// What a sequence is: its tokens, and of which of them the queries were seen.

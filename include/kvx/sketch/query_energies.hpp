@@ -6,6 +6,7 @@
 #include <kvx/core/math.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/layout/columns.hpp>
+#include <kvx/transform/rope_pairs.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -63,13 +64,13 @@ inline void forget_energies(const energy_column& column, const std::int32_t* pag
     *column.sample(pages, head, learned_position(i)) = round_to<bf16>(quiet_nan);
 }
 
-/// Mean energies of the positions [from, to) that were seen, of one head.
+/// Mean energies of the positions [from, to) that were seen, of one head; channels of a rotary pair share theirs.
 ///
-/// shapes      means (D)
+/// shapes      sums, means (D)
 /// returns     how many samples there were; means are written where there was one
 /// exactness   sums in double, ascending. Samples that are not finite count as not seen
 inline std::int64_t mean_energies(const energy_column& column, const std::int32_t* pages, std::int64_t head, std::int64_t from,
-                                  std::int64_t to, std::span<double> sums, float* means) {
+                                  std::int64_t to, const rope_pairs& pairs, std::span<double> sums, float* means) {
   std::int64_t count = 0;
   for (std::size_t d = 0; d < sums.size(); ++d) sums[d] = 0;
   for (std::int64_t i = learned_positions(from); i < learned_positions(to); ++i) {
@@ -80,7 +81,9 @@ inline std::int64_t mean_energies(const energy_column& column, const std::int32_
     ++count;
     for (std::size_t d = 0; d < sums.size(); ++d) sums[d] += static_cast<double>(to_float(sample[d]));
   }
-  for (std::size_t d = 0; count > 0 && d < sums.size(); ++d) means[d] = static_cast<float>(sums[d] / static_cast<double>(count));
+  const auto mean = [&](std::size_t d) { return sums[d] / static_cast<double>(count); };
+  for (std::size_t d = 0; count > 0 && d < sums.size(); ++d)
+    means[d] = static_cast<float>((mean(d) + mean(static_cast<std::size_t>(pairs.partner(static_cast<int>(d))))) / 2);
   return count;
 }
 
