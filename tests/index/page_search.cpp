@@ -209,6 +209,50 @@ TEST_CASE("a beam finds a planted key that no mean shows, for a part of the inne
   CHECK(agreed > wanted * 7 / 10);
 }
 
+TEST_CASE("among equal keys a beam follows the lowest positions, level by level") {
+  const dci_shape shape{.block = 64, .rank = ranking::best_member, .first_promotion = 300, .promotion = 300};
+  constexpr std::int32_t tokens = 1024, breadth = 2;
+  dci_world<float> world(shape, 16, 16, tokens, 32);
+  for (int t = 0; t < tokens; ++t) {
+    for (int d = 0; d < 16; ++d) world.set_key(t, d, static_cast<float>(t % 7 == d ? 2 : 1));
+  }
+  world.index(0, tokens / 64);
+  dci_lists lists;
+  lists.sync(world.head(), 0, tokens);
+  std::int64_t looked_at = 0;
+  std::vector<std::int32_t> kept;
+  for (int level = most_dci_level; level >= 0; --level) {
+    std::vector<std::int32_t> seen;
+    for (std::int32_t t = 32; t < tokens; ++t) {
+      const std::int32_t parent = world.head().links_of(t / 16)[t % 16];
+      const bool follows = parent == no_parent || std::find(kept.begin(), kept.end(), parent) != kept.end();
+      if (level_of(shape, t) == level && follows) seen.push_back(t);
+    }
+    looked_at += static_cast<std::int64_t>(seen.size());
+    kept.assign(seen.begin(), seen.begin() + std::min<std::ptrdiff_t>(std::ssize(seen), level == 1 ? breadth : breadth * upper_breadth));
+  }
+  const std::vector<float> zero(16);
+  const page_query query{tensor_view<const float, 2>(zero.data(), 1, 16), nullptr, 0, 32, tokens};
+  CHECK(search(shape, world.head(), lists.cells(), query, {.beam = breadth}).result.keys == looked_at);
+}
+
+TEST_CASE("spread finds the page of one token that its mean hides") {
+  const dci_shape shape{.block = 256, .pack = dci_shape::packing::positional};
+  dci_world<bf16> world(shape, 16, 64, 1024, 0);
+  for (int t = 0; t < 1024; ++t) {
+    for (int d = 0; d < 64; ++d) world.set_key(t, d, d != 5 ? 0 : t == 331 ? 6.0f : t < 160 ? .5f : 0.0f);  // ten pages of .5
+  }
+  world.index(0, 4);
+  std::vector<float> q(64);
+  q[5] = 10;
+  const page_query query{tensor_view<const float, 2>(q.data(), 1, 64), nullptr, 0, 0, 1024};
+  const found_pages with = search(shape, world.head(), {}, query, {.pages = 5, .probes = 5});
+  const found_pages without = search(shape, world.head(), {}, query, {.pages = 5, .probes = 5, .spread = 0});
+  CHECK(with.pages.front() == 331 / 16);
+  CHECK(std::find(without.pages.begin(), without.pages.end(), 331 / 16) == without.pages.end());
+  CHECK(with.result == page_search_result{5, 80, 64});
+}
+
 TEST_CASE("tokens of pages: members that can be found, ascending") {
   const dci_shape shape{.block = 512};
   dci_world<half> world(shape, 16, 24, 1024, 32);
