@@ -133,8 +133,9 @@ class sequence_saver {
         add_ranges(std::max(from, first_), std::min(to, last_), blocks_[b].span >= 0, options_.sinks, last_ - newest, options_.chunk,
                    ranges);
       };
-      if (rules.sink < kept) {
-        add(0, rules.sink);
+      const std::int64_t sink = rules.pages(rules.sink) * rules.page_tokens;  // pages are restored as they are
+      if (sink < kept) {
+        add(0, sink);
         add(kept, last_);
       } else {
         add(0, last_);

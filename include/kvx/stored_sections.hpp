@@ -155,7 +155,8 @@ class stored_sections {
     }
     for (std::size_t b = 0; b < blocks_.size(); ++b) {
       const auto g = static_cast<std::size_t>(group_of_block[b]);
-      const std::int64_t sink = of.plan.groups[g].rules.sink, kept = first_kept_[g];
+      const page_rules& rules = of.plan.groups[g].rules;
+      const std::int64_t sink = rules.pages(rules.sink) * rules.page_tokens, kept = first_kept_[g];
       for (auto& sections : rows_[b]) {
         std::erase_if(sections, [&](std::uint32_t number) {
           const std::int64_t first = position + frame.sections[number].first_token, last = first + frame.sections[number].tokens;

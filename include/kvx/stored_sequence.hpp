@@ -101,7 +101,8 @@ class stored_sequence {
       const auto& place = of.layer(layer);
       const auto g = static_cast<std::size_t>(place.group);
       const std::int64_t first_kept = first_token() > 0 ? tables[g].first_kept : sections_.first_kept()[g];
-      const kept_tokens kept{of.plan.groups[g].rules.sink, first_kept, first_token() + tokens_};
+      const page_rules& rules = of.plan.groups[g].rules;
+      const kept_tokens kept{rules.pages(rules.sink) * rules.page_tokens, first_kept, first_token() + tokens_};
       const status s = for_each_checked(exec, std::ssize(loaded_[b]), [&](std::int64_t i) {
         write_section(exec, of, block, at - block.layers.begin(), loaded_[b][static_cast<std::size_t>(i)], kept, tables[g].pages.data());
         return status{};
@@ -120,7 +121,7 @@ class stored_sequence {
     std::vector<std::byte> bytes;
     opened_span<E> opened;
   };
-  /// Rows that have pages: those of the sink, and [first, last).
+  /// Rows that have pages: those of the sink's pages, and [first, last).
   struct kept_tokens {
     std::int64_t sink = 0, first = 0, last = 0;
   };

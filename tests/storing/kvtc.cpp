@@ -224,7 +224,7 @@ TEST_CASE("keys are turned back, and what ids foretell is taken out: rows that f
   memory_store store;
   save_well(a, exec, s, store, {.token_ids = ids, .sinks = 0, .newest = 0});
   const auto rows_of_layers_0_and_2 = static_cast<std::uint64_t>(1100 * 2 * H * (D + Dv)) * sizeof(float);
-  const std::uint64_t others = 1100 * 4 + 2 * (3 + 64) * H * (D + Dv) * sizeof(float);  // ids; window layers
+  const std::uint64_t others = 1100 * 4 + 2 * (16 + 64) * H * (D + Dv) * sizeof(float);  // ids; window layers
   CHECK(bytes_in(store) < others + rows_of_layers_0_and_2 / 8);
   const double error = error_of(a, s, b, restored_well(b, exec, store), 0, 1100);
   CHECK(error < 1e-3);  // of the keys of layers 0 and 2: floats turned back and forth

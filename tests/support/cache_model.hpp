@@ -103,6 +103,29 @@ class cache_model {
     return next_++;
   }
 
+  /// Pages that a copy of a sequence, all its own, lacks.
+  std::optional<shortage> copy_lacks(int id) const {
+    const sequence& s = sequences.at(id);
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      const auto end = s.tables[g].begin() + groups_[g].rules.units(static_cast<std::int64_t>(s.tokens.size()));
+      const auto needed = static_cast<std::int64_t>(std::count_if(s.tables[g].begin(), end, [](const page& p) { return p != nullptr; }));
+      if (needed > free(g)) return shortage{needed, free(g)};
+    }
+    return std::nullopt;
+  }
+
+  /// The committed tokens of a sequence in pages of their own.
+  int copy(int id) {
+    sequence result = sequences.at(id);
+    result.in_step = false;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      result.tables[g].resize(static_cast<std::size_t>(groups_[g].rules.units(static_cast<std::int64_t>(result.tokens.size()))));
+      for (page& p : result.tables[g]) p = p != nullptr ? fresh() : nullptr;
+    }
+    sequences[next_] = std::move(result);
+    return next_++;
+  }
+
   void truncate(int id, std::int64_t n) { cut_to(sequences.at(id), n); }
 
   /// What begin lacks, group after group as the cache looks.
