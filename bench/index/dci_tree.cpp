@@ -79,7 +79,7 @@ class layer_index {
 
   void build() {
     for_each_task(exec_, heads, [&](std::int64_t h) {
-      const std::vector<query_metric> metrics(tokens / shape_.block, keys_.metrics[static_cast<std::size_t>(h)]);
+      const std::vector<query_metric> metrics(static_cast<std::size_t>(tokens / shape_.block), keys_.metrics[static_cast<std::size_t>(h)]);
       index_blocks(exec_, shape_, head(h), 0, tokens / shape_.block, metrics, scratch(h));
     });
     for (std::int64_t h = 0; h < heads && keeps_links(shape_); ++h) lists_[h].sync(head(h), 0, tokens);
