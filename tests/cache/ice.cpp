@@ -6,10 +6,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <string>
+#include <cstring>
+#include <memory>
+#include <numeric>
 #include <vector>
 
 namespace {
@@ -193,4 +196,64 @@ TEST_CASE("what was seen of the queries changes the packing, and dropped or cut 
   observe_all(x.c, x.exec, again, tokens(1, 500));
   x.c.commit(x.exec, again);
   CHECK(pages_of(x, blind) == seen);
+}
+
+TEST_CASE("the metric of a block comes from every eighth position of the 1,024 before its end, pairs of channels together") {
+  constexpr dci_shape members_alone{.block = 32, .by = dci_shape::metric::diagonal, .rank = dci_shape::ranking::coded_member};
+  using cache_type = ice<members_alone>;
+  geometry g = two_layers();
+  g.max_tokens = 1500;
+  g.rope = {rope_pairs::order::halves, 12};
+  const host exec = test::one_thread();
+  cache_type c(exec, {}, g);
+  const sequence s = c.open(exec);
+  const std::int64_t blocks = 40, n = blocks * 32 + cut.local;
+  for (std::int64_t t = 0; t < n; t += 108) {
+    step told = c.begin(exec, {{s, 108}});
+    const auto ids = tokens(static_cast<token>(t + 1), 108);
+    append_all(c, exec, told, ids);
+    if (t != 540) observe_all(c, exec, told, ids);  // of some nothing is seen
+    c.commit(exec, told);
+  }
+  constexpr int D = small_page.key_dim, P = small_page.tokens;
+  std::vector<std::int32_t> own(static_cast<std::size_t>(blocks * 32 / P));
+  std::iota(own.begin(), own.end(), 0);
+  for (const int head : {0, 1}) {
+    const column pitch = dci_columns(members_alone, small_page)[column_members];
+    std::vector<std::byte> members(own.size() * static_cast<std::size_t>(pitch.pitch()));
+    const dci_head<float> of{c.view(1), {members.data(), pitch.pitch(), 1, 0}, {}, {}, c.pages(1, s).data(), own.data(), head, cut.sink};
+    std::vector<query_metric> metrics;
+    std::vector<float> values(static_cast<std::size_t>(blocks) * D);
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      query_moments moments(D, false);
+      for (std::int64_t p = std::max<std::int64_t>((b + 1) * 32 - 1024, 0); p < (b + 1) * 32; ++p) {
+        if (!metric_reads(p) || (p >= 540 && p < 648)) continue;
+        std::vector<bf16> energies;
+        for (int d = 0; d < D; ++d) {
+          double sum = 0;
+          for (int h = 2 * head; h < 2 * head + 2; ++h) {
+            const double q = static_cast<double>(test::component(static_cast<token>(p + 1), test::part::query, 1, h, d));
+            sum += q * q;
+          }
+          energies.push_back(round_to<bf16>(static_cast<float>(sum)));
+        }
+        moments.add_energies(energies.data());
+      }
+      metrics.push_back(moments.write(values.data() + b * D, g.rope));
+    }
+    std::vector<std::byte> scratch(static_cast<std::size_t>(index_blocks_bytes(members_alone, P, D, blocks * 32)) + 64);
+    void* start = scratch.data();
+    std::size_t space = scratch.size();
+    auto* const aligned = static_cast<std::byte*>(std::align(64, 1, start, space));
+    index_blocks<float>(exec, members_alone, of, 0, blocks, metrics, {aligned, space});
+    std::int64_t wrong = 0;
+    for (std::size_t j = cut.sink / P; j < own.size(); ++j) {
+      const std::byte* const held = c.column(1, column_members).at(c.pages(1, s)[j], head);
+      wrong +=
+          std::memcmp(held, members.data() + j * static_cast<std::size_t>(pitch.pitch()), static_cast<std::size_t>(pitch.block_bytes)) == 0
+              ? 0
+              : 1;
+    }
+    CHECK(wrong == 0);
+  }
 }
