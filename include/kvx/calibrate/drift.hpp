@@ -104,11 +104,11 @@ inline std::string drift_text(const drift_report& report, const calibration& c) 
     std::snprintf(buffer, sizeof buffer, format, values...);
     text += buffer;
   };
-  line("%-18s %8s %8s\n", "span", "shift", "spread");
+  line("%-26s %8s %8s\n", "span", "shift", "spread");
   for (std::size_t s = 0; s < c.spans.size(); ++s) {
     for (const bool is_key : {true, false}) {
       const span_drift& drift = (is_key ? report.keys : report.values)[s];
-      line("%-18s %8.3f %8.3f\n", span_name(c.spans[s], c.shape.kv_heads, is_key).c_str(), drift.shift, drift.spread);
+      line("%-26s %8.3f %8.3f\n", span_name(c.spans[s], c.shape.kv_heads, is_key).c_str(), drift.shift, drift.spread);
     }
   }
   line("At a step of %.3g: %.2f times the bits and %.2f times the error that calibration expected.\n",

@@ -63,9 +63,9 @@ inline std::string report_text(const calibration_report& report, const calibrati
   line("%lld tokens fitted, %lld held out, %lld left out for NaN or infinity; %.1f MB of bases, %.1f MB of predictors",
        static_cast<long long>(report.tokens), static_cast<long long>(report.held_out), static_cast<long long>(report.left_out),
        static_cast<double>(c.bytes() - c.predictor_bytes()) / 1e6, static_cast<double>(c.predictor_bytes()) / 1e6);
-  line("%-18s %9s %6s %10s %10s %10s", "span", "features", "rank", "predicted", "captured", "held out");
+  line("%-26s %9s %6s %10s %10s %10s", "span", "features", "rank", "predicted", "captured", "held out");
   for (const span_report& s : report.spans) {
-    line("%-18s %9lld %6lld %9.1f%% %9.2f%% %9.2f%%", s.name.c_str(), static_cast<long long>(s.features), static_cast<long long>(s.rank),
+    line("%-26s %9lld %6lld %9.1f%% %9.2f%% %9.2f%%", s.name.c_str(), static_cast<long long>(s.features), static_cast<long long>(s.rank),
          100 * s.predicted, 100 * s.captured, 100 * s.captured_held_out);
   }
   if (!c.costs.empty()) {
