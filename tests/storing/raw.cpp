@@ -3,6 +3,7 @@
 
 #include "stored.hpp"
 
+#include <support/engine_pages.hpp>
 #include <support/feed.hpp>
 
 #include <kvx/kvx.hpp>
@@ -211,6 +212,29 @@ TEST_CASE("every byte is checked before the first layer, or with its layer where
   CHECK(r.ready() == 3);
   x.b.close(x.exec, r.of());
   CHECK(counts(x.b.stats()) == counted);
+}
+
+TEST_CASE("rows in an engine's pages are saved, and restored into pages of a cache") {
+  using outside = cache<host, spec<external<bf16, pages::layout::shape, cut>, checksum_index>>;
+  pair_of<pages> x;
+  engine_pages<bf16> engine(layers_that_differ, pages::layout::shape, arrangements[1], 20, 1);
+  outside c(x.exec, {}, layers_that_differ);
+  for (int layer = 0; layer < 4; ++layer) c.bind(layer, engine.rows(layer));
+  const sequence s = c.open(x.exec);
+  engine_pages<bf16>::table table;
+  const std::vector<token> ids = tokens(1, 77);
+  engine.grow(table, 0, 77);
+  {
+    step step = c.begin(x.exec, {{s, 77, table}});
+    for (int layer = 0; layer < 4; ++layer) {
+      engine.write(table, 0, ids, layer);
+      c.append(x.exec, step, layer);
+    }
+    c.commit(x.exec, step);
+  }
+  CHECK_THROWS_AS((void)c.save(x.exec, s, x.store, digest{}), usage_error);  // whose pages?
+  save_well(c, x.exec, s, x.store, {.pages = table});
+  x.same(x.fed(x.a, 77), restored_well(x.b, x.exec, x.store));
 }
 
 TEST_CASE("what does not fit is refused before anything changes") {
