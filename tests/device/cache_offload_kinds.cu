@@ -20,7 +20,7 @@ using everything = spec<test::rows_in<bf16, 4, Place>>;
 }  // namespace
 
 TEST_CASE("slots fewer than a choice, in pages of four") {
-  decode_far<paris<bf16, 4, placement::resident>, paris<bf16, 4, placement::offload_uva>>(60, 8, 260, 5,
+  decode_far<paris<bf16, 4, placement::resident>, paris<bf16, 4, placement::offload_uva>>(5, 8, 200, 5,
                                                                                           {.keep = 20, .path = route::retrieve});
 }
 TEST_CASE("dense attention, which reads every row wherever it lies") {

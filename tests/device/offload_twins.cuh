@@ -153,7 +153,7 @@ void decode_far(int steps, std::uint64_t seed, std::int64_t near, int slots, con
   if (how.path == attend_options::route::retrieve) {
     CHECK(stats.selected_far > 0);
     CHECK(stats.selected_near > 0);
-    if (slots > 30 && steps >= 10) CHECK(stats.hit_rate() > .2);
+    if (slots > 30 && steps >= 60) CHECK(stats.hit_rate() > .2);
   }
 }
 
