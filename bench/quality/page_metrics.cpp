@@ -220,9 +220,9 @@ constexpr auto best_found = searched_pages<ranking::coded_member>;  // by exact 
 constexpr auto found = searched_pages<ranking::mean_then_member>;
 
 const head_metric table[] = {
-    {"share_positional", always, packed<packing::positional, metric::keys>},
+    {"share_positional", on_request, packed<packing::positional, metric::keys>},
     {"share_projection", always, packed<packing::projection, metric::keys, 10>},
-    {"share_greedy", always, packed<packing::greedy, metric::keys>},
+    {"share_greedy", on_request, packed<packing::greedy, metric::keys>},
     {"share_bisection", always, packed<packing::bisection, metric::keys>},
     {"share_bisection_metric", always, packed<packing::bisection, metric::diagonal>},
     {"share_bisection_full_metric", on_request, packed<packing::bisection, metric::full>},
@@ -235,8 +235,8 @@ const head_metric table[] = {
     {"needle_worst_head", always, found, best_found, worst},
     {"beam_vs_brute", always, searched_pages<ranking::best_member>, best_found},
     {"beam_keys_scored", always, searched_pages<ranking::best_member, true>},
-    {"means_vs_brute", always, searched_pages<ranking::mean_key>, best_found},
-    {"two_level_vs_brute", always, searched_pages<ranking::two_level_means>, best_found},
+    {"means_vs_brute", on_request, searched_pages<ranking::mean_key>, best_found},
+    {"two_level_vs_brute", on_request, searched_pages<ranking::two_level_means>, best_found},
     {"page_fill", always, page_fill},
 };
 

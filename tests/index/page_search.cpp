@@ -209,6 +209,29 @@ TEST_CASE("a beam finds a planted key that no mean shows, for a part of the inne
   CHECK(agreed > wanted * 7 / 10);
 }
 
+TEST_CASE("heads in turn: each head's best page, then each one's second, until there are enough") {
+  const dci_shape shape{.block = 64, .rank = ranking::coded_member};
+  dci_world<bf16> world(shape, 16, 32, 512, 16);
+  world.index(0, 8);
+  const group_of_queries q(3, 32, 9);
+  std::vector<std::vector<std::int32_t>> orders;
+  for (int g = 0; g < 3; ++g) {
+    const tensor_view<const float, 2> alone(q.values.data() + g * 32, 1, 32);
+    orders.push_back(search(shape, world.head(), {}, {alone, nullptr, 0, 16, 512}, {.pages = 31}).pages);
+    REQUIRE(orders.back().size() == 31);
+  }
+  std::vector<std::int32_t> expected;
+  for (std::size_t r = 0; r < 31; ++r) {
+    for (const auto& order : orders) {
+      if (std::find(expected.begin(), expected.end(), order[r]) == expected.end()) expected.push_back(order[r]);
+    }
+  }
+  for (const int pages : {1, 2, 7, 31}) {
+    const auto found = search(shape, world.head(), {}, {q.view(), nullptr, 0, 16, 512}, {.pages = pages, .interleave = true});
+    CHECK(found.pages == std::vector<std::int32_t>(expected.begin(), expected.begin() + pages));
+  }
+}
+
 TEST_CASE("among equal keys a beam follows the lowest positions, level by level") {
   const dci_shape shape{.block = 64, .rank = ranking::best_member, .first_promotion = 300, .promotion = 300};
   constexpr std::int32_t tokens = 1024, breadth = 2;
