@@ -119,6 +119,16 @@ TEST_CASE("values and keys that are not finite count nothing where rows are not 
   }
 }
 
+TEST_CASE("pages with broken keys are taken as coded up to a bound, beyond it none of them is") {
+  for (const int broken : {1, 2, 9}) {
+    CAPTURE(broken);
+    tiered_case<4> c(shape_of(40, 2, {900}, 64));
+    for (int i = 0; i < broken; ++i) c.rows.value(0, 70 + 64 * i, 0)[0] = quiet_nan;
+    c.encode();
+    for (const retrieve_options& o : {with(10, .02), with(0, .02)}) CHECK(distance(c.attend(o), c.in_tiers(o)) <= 1);
+  }
+}
+
 TEST_CASE("constant values: the output is the constant") {
   tiered_case<2> c(shape_of(64, 2, {500}));
   for (std::int64_t t = 0; t < 500; ++t) {
