@@ -2,6 +2,7 @@
 // One new token and KV head of a decode step on the host: residents, search, ranking, then attention to what was chosen.
 
 #include <kvx/attend/dense.hpp>
+#include <kvx/attend/host/head_attention.hpp>
 #include <kvx/attend/host/rows.hpp>
 #include <kvx/attend/host/tiers.hpp>
 #include <kvx/attend/retrieve.hpp>
@@ -55,11 +56,8 @@ namespace host_retrieve {
 /// Scratch of one worker, for sequences of at most `tokens` tokens.
 template <class Reranker>
 struct parts {
-  float* plain;           // (G, D)
+  head_attention_parts head;
   float* rotated;         // (G, D)
-  softmax_state* states;  // (G)
-  float* lse;             // (G)
-  float* sums;            // (G, Dv)
   std::int32_t* ids;      // (C)
   std::int32_t* chosen;   // (C)
   float* logits;          // (G, C)
@@ -70,12 +68,9 @@ struct parts {
   std::int64_t stage_bytes;
 
   parts(scratch_parts& s, const key_sketch& sketch, const bucket_scoring& by, const Reranker& reranker, page_shape page, std::int64_t G,
-        std::int64_t tokens) {
-    plain = s.take<float>(G * page.key_dim);
+        std::int64_t tokens)
+      : head(s, page, G) {
     rotated = s.take<float>(G * page.key_dim);
-    states = s.take<softmax_state>(G);
-    lse = s.take<float>(G);
-    sums = s.take<float>(G * page.value_dim);
     ids = s.take<std::int32_t>(tokens);
     chosen = s.take<std::int32_t>(tokens);
     logits = s.take<float>(G * tokens);
@@ -121,14 +116,9 @@ class retrieving_head {
         item_(item),
         head_(head),
         heads_(heads),
-        row_(layer.rows_of[item].first + query),
-        length_(layer.rows_of[item].length - layer.rows_of[item].queries + query + 1),
-        scale_(options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(page.key_dim))),
-        tiered_(tiers_used(others, options.others)) {
-    const batch_item& of = layer.rows_of[item];
-    end_ = std::min(edge(layer.zones, of.length - of.queries, page.tokens), length_);
-    begin_ = std::min<std::int64_t>(layer.zones.sink, end_);
-  }
+        tiered_(tiers_used(others, options.others)),
+        attention_(layer.rows, layer.rows_of[item], layer.zones, query, head, heads, {options.scale, options.soft_cap}, part.head,
+                   {part.stage, static_cast<std::size_t>(part.stage_bytes)}) {}
 
   /// Attends to the residents and finds candidates; ranks them where `keep` leaves a choice.
   template <class T>
@@ -137,24 +127,21 @@ class retrieving_head {
     const std::int64_t D = page_.key_dim;
     const float* balance = layer_.balances.empty() ? nullptr : layer_.balances[item_];
     if (balance != nullptr) balance += layer_.balance_at + head_ * D;
+    attention_.load(q);
     for (std::int64_t g = 0; g < heads_; ++g) {
-      float* const plain = part_.plain + g * D;
-      for (std::int64_t d = 0; d < D; ++d) plain[d] = to_float(*q.at(row_, head_ * heads_ + g, d));
+      const float* const whole = plain().at(g, 0);
       float* const rotated = part_.rotated + g * D;
-      for (std::int64_t d = 0; d < D; ++d) rotated[d] = balance != nullptr ? plain[d] / balance[d] : plain[d];
+      for (std::int64_t d = 0; d < D; ++d) rotated[d] = balance != nullptr ? whole[d] / balance[d] : whole[d];
       rotate(rotated, static_cast<std::size_t>(D), layer_.sketch.seed);
     }
-    std::fill_n(part_.states, heads_, softmax_state{});
-    const token_range resident[] = {{0, begin_}, {end_, length_}};
-    attend_rows(serial, layer_.rows, layer_.rows_of[item_].pages, head_, plain(), {resident, {}}, how(), states(), sums(), stage());
-    for (std::int64_t g = 0; g < heads_; ++g) part_.lse[g] = part_.states[g].lse();
+    attention_.residents();
 
-    const std::int64_t keep = options_.keep, zone_tokens = end_ - begin_;
+    const std::int64_t keep = options_.keep, zone_tokens = attention_.zone.end - attention_.zone.begin;
     const bool ranks = !std::is_same_v<Reranker, pass_through>;
     const std::int64_t wanted = ranks ? candidate_count(options_.breadth, by_, zone_tokens, keep) : std::min(keep, zone_tokens);
     if (wanted == 0 || (keep == 0 && !in_tiers())) return;
-    found_ = search_buckets(serial, layer_.sketch, by_, zone(), {rotated(), plain(), part_.lse, scale_}, options_.breadth, wanted, ids_,
-                            stage(), part_.page_dots);
+    found_ = search_buckets(serial, layer_.sketch, by_, zone(), {rotated(), plain(), attention_.lse().data(), attention_.scale()},
+                            options_.breadth, wanted, ids_, stage(), part_.page_dots);
     if constexpr (any(others)) {
       if (tiered_.coded && tiered_.tail) {
         found_ = find_tails(zone(), {ids_, static_cast<std::size_t>(found_)}, part_.pages, positions_, wanted);
@@ -172,10 +159,10 @@ class retrieving_head {
       if (!ranked_) return;
       const bool reads_rows = std::is_same_v<Reranker, exact>;
       const head_view<E> from{layer_.rows, layer_.columns, reads_rows ? layer_.rows_of[item_].pages : zone().pages, head_};
-      rerank(serial, reranker_, layer_.sketch, from, {plain(), rotated(), scale_, page_dots(), zone().first_page()},
+      rerank(serial, reranker_, layer_.sketch, from, {plain(), rotated(), attention_.scale(), page_dots(), zone().first_page()},
              {ids_, static_cast<std::size_t>(found_)}, logits(), stage());
-      group_scores(serial, reranker_.rule, read_only(logits()), {part_.lse, static_cast<std::size_t>(heads_)},
-                   {part_.scores, static_cast<std::size_t>(found_)}, stage());
+      group_scores(serial, reranker_.rule, read_only(logits()), attention_.lse(), {part_.scores, static_cast<std::size_t>(found_)},
+                   stage());
     }
   }
 
@@ -209,27 +196,21 @@ class retrieving_head {
       }
       for (std::size_t i = 0; i < chosen.size(); ++i) positions_[i] = ids_[positions_[i]];
     }
-    if (found_ > 0) {
-      attend_rows(serial, layer_.rows, layer_.rows_of[item_].pages, head_, plain(), {{}, chosen}, how(), states(), sums(), stage());
-    }
-    tensor_view<T, 2> to(out.at(row_, head_ * heads_, 0), heads_, page_.value_dim);
-    to.strides[0] = out.strides[1];
-    to.strides[1] = out.strides[2];
-    finish_rows<T>(serial, states(), read_only(sums()), to);
-    if (lse.data == nullptr) return;
-    for (std::int64_t g = 0; g < heads_; ++g) *lse.at(row_, head_ * heads_ + g) = part_.states[g].lse();
+    if (found_ > 0) attention_.take(chosen);
+    attention_.write(out, lse);
   }
 
  private:
   bool in_tiers() const { return tiered_.any(); }
-  bucket_zone zone() const { return {page_, layer_.columns, head_, layer_.columns_of[item_].pages, begin_, end_}; }
-  row_options how() const { return {scale_, options_.soft_cap}; }
-  std::span<softmax_state> states() const { return {part_.states, static_cast<std::size_t>(heads_)}; }
+  bucket_zone zone() const {
+    return {page_, layer_.columns, head_, layer_.columns_of[item_].pages, attention_.zone.begin, attention_.zone.end};
+  }
+  std::span<softmax_state> states() const { return attention_.states(); }
   std::span<std::byte> stage() const { return {part_.stage, static_cast<std::size_t>(part_.stage_bytes)}; }
   const float* page_dots() const { return leaves_page_dots(layer_.sketch, by_) ? part_.page_dots : nullptr; }
-  tensor_view<const float, 2> plain() const { return tensor_view<const float, 2>(part_.plain, heads_, page_.key_dim); }
+  tensor_view<const float, 2> plain() const { return attention_.queries(); }
   tensor_view<const float, 2> rotated() const { return tensor_view<const float, 2>(part_.rotated, heads_, page_.key_dim); }
-  tensor_view<float, 2> sums() const { return tensor_view<float, 2>(part_.sums, heads_, page_.value_dim); }
+  tensor_view<float, 2> sums() const { return attention_.sums(); }
   tensor_view<float, 2> logits() const { return tensor_view<float, 2>(part_.logits, heads_, found_); }
 
   /// The tiers below the chosen rows, positions among the candidates.
@@ -257,7 +238,7 @@ class retrieving_head {
                        .exact = chosen,
                        .plain = plain(),
                        .page_dots = page_dots(),
-                       .scale = scale_,
+                       .scale = attention_.scale(),
                        .soft_cap = options_.soft_cap};
     attend_tiers<others.value_bits>(of, tiered_, members, states(), sums(), stage());
   }
@@ -269,10 +250,10 @@ class retrieving_head {
   host_retrieve::parts<Reranker> part_;
   page_shape page_;
   std::size_t item_;
-  std::int64_t head_, heads_, row_, length_;
-  float scale_;
+  std::int64_t head_, heads_;
   tier_options tiered_;
-  std::int64_t begin_ = 0, end_ = 0, found_ = 0;
+  head_attention<E> attention_;
+  std::int64_t found_ = 0;
   bool ranked_ = false;
   std::int32_t* ids_ = part_.ids;
   std::int32_t* positions_ = part_.chosen;
