@@ -28,8 +28,10 @@ struct stream_case {
     std::vector<std::int16_t> values(components * pitch);
     for (std::int64_t c = 0; c < components; ++c) {
       table_of.push_back(static_cast<std::uint16_t>(c * (scale_count * shape_count - 1) / (components - 1)));
-      for (std::int32_t t = 0; t < tokens; ++t)
-        values[static_cast<std::size_t>(c * pitch + t)] = static_cast<std::int16_t>((c * t) % 7 - 3);
+      for (std::int32_t t = 0; t < tokens; ++t) {
+        const std::int64_t value = t % 9 == 4 ? (t % 2 == 0 ? 20000 : -300) : (c * t) % 7 - 3;  // some escape, by one byte or three
+        values[static_cast<std::size_t>(c * pitch + t)] = static_cast<std::int16_t>(value);
+      }
     }
     stream.resize(static_cast<std::size_t>(rans_bound(model(), tokens)));
     std::int64_t bytes = 0;
@@ -57,6 +59,7 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
     counts[0] = static_cast<std::uint32_t>(counts[0] % (left / 2 + 1));
     counts[1] = static_cast<std::uint32_t>(left - 2 * std::size_t{counts[0]});
     std::memcpy(x.data(), counts, sizeof counts);
+    if (counts[1] > 0 && left % 4 == 0) x.back() = std::byte{255};  // an escape that the end cuts off
   };
   return mutate(data, size, most, seed, stream_case::get().stream, rans_header_bytes, mend);
 }
