@@ -60,6 +60,30 @@ class Kvx(Peer):
                 for name, looks in (("kvx", 0), ("kvx_exact", 2 * self.best)) for percent in (1, 2, 5, 10, 20)]
 
 
+class KvxPages(Peer):
+    name = "kvx_pages"
+    what = ("pages of 16 similar keys, blocks of 256 packed by bisection, ranked by mean and spread; the setting is the share of the pages "
+            "whose keys are looked at, %")
+
+    def __init__(self, shared, count, dim, best):
+        self.shared, self.count, self.best = shared, count, best
+        self.ids = np.empty(best, np.int32)
+        shared.kvx_pages_open.restype = ctypes.c_void_p
+        shared.kvx_pages_find.restype = ctypes.c_int64
+        self.search = ctypes.c_void_p(shared.kvx_pages_open(*(ctypes.c_int64(x) for x in (dim, count, best))))
+
+    def insert(self, keys):
+        self.shared.kvx_pages_insert(self.search, address(keys))
+
+    def settings(self):
+        def finder(percent):
+            best, ids = ctypes.c_int64(self.best), address(self.ids)
+            probes = ctypes.c_int64(max(1, self.count // 16 * percent // 100))
+            return lambda q: self.ids[:self.shared.kvx_pages_find(self.search, address(q), best, probes, ids)]
+
+        return [Setting(self.name, str(percent), finder(percent)) for percent in (1, 2, 4, 6, 10, 20, 40)]
+
+
 class Hnswlib(Peer):
     name = "hnswlib"
     what = GRAPH
@@ -143,7 +167,7 @@ def faiss_graph(faiss, dim, best):
 
 def contestants(shared, count, dim, best):
     """kvx first: it makes the rows. What is not installed is left out."""
-    peers = [Kvx(shared, count, dim, best)]
+    peers = [Kvx(shared, count, dim, best), KvxPages(shared, count, dim, best)]
     if hasattr(shared, "hnswlib_open"):
         peers.append(Hnswlib(shared, count, dim, best))
     else:
