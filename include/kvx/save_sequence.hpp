@@ -84,6 +84,9 @@ class sequence_saver {
     header.tokens = static_cast<std::uint64_t>(last_ - first_);
     header.first_token = static_cast<std::uint64_t>(first_);
     frame_writer writer(header, static_cast<std::uint32_t>(ids + sections_.size() + sides_.size()));
+    std::int64_t plain = 0;
+    for (const stored_section& s : sections_) plain += s.range.coded ? 0 : s.range.count * features_of(s);
+    writer.reserve(static_cast<std::uint64_t>(plain) * sizeof(E) + options_.token_ids.size_bytes());
     if (ids > 0) {
       frame_section s;
       s.kind = section_kind::token_ids;
@@ -116,6 +119,10 @@ class sequence_saver {
 
   const page_rules& rules_of(std::int32_t layer) const { return of_.plan.groups[static_cast<std::size_t>(of_.layer(layer).group)].rules; }
   const page_table& table_of(std::int32_t layer) const { return slot_.tables[static_cast<std::size_t>(of_.layer(layer).group)]; }
+
+  std::int64_t features_of(const stored_section& s) const {
+    return blocks_[s.block].rows() * (s.part == row_part::key ? layout::shape.key_dim : layout::shape.value_dim);
+  }
 
   void plan_rows(call_site where) {
     const std::int64_t newest = options_.newest < 0 ? default_newest(last_ - first_) : options_.newest;
@@ -204,7 +211,7 @@ class sequence_saver {
   status encode(const stored_section& s, const predicted_inputs<codec>& inputs, std::vector<std::byte>& out) const {
     const stored_block& block = blocks_[s.block];
     const int dim = s.part == row_part::key ? layout::shape.key_dim : layout::shape.value_dim;
-    const std::int64_t features = block.rows() * dim;
+    const std::int64_t features = features_of(s);
     std::vector<E> rows(static_cast<std::size_t>(s.range.count * features));                           // rows (T, layers, heads, dim)
     for (std::size_t i = 0; i < block.layers.size(); ++i) {
       const std::int32_t l = block.layers[i];

@@ -96,6 +96,11 @@ class frame_writer {
     bytes_.resize(frame_front_bytes(sections));
   }
 
+  /// Room for payloads that are known before, so that the frame does not move as it grows.
+  void reserve(std::uint64_t payload_bytes) {
+    bytes_.reserve(bytes_.size() + static_cast<std::size_t>(payload_bytes + 8 * std::uint64_t{header_.sections}));
+  }
+
   /// Appends a section; offset, bytes and checksum of `section` are filled in.
   ///
   /// errors      usage_error: more sections than were announced, or beyond the frame's tokens, layers or heads
