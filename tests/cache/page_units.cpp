@@ -130,6 +130,16 @@ TEST_CASE("layers and steps take the pages that the first of them has found") {
     }
   }
   CHECK(wrong == 0);
+
+  // What a dropped step found is not taken by a layer whose source has not searched in this one.
+  c.truncate(exec, s, 400);
+  plain.truncate(exec, t, 400);
+  advance(703, 1, false);
+  step a = c.begin(exec, {{s, 1}}), b = plain.begin(exec, {{t, 1}});
+  append_all(c, exec, a, tokens(1400, 1));
+  append_all(plain, exec, b, tokens(1400, 1));
+  CHECK(attend(c, exec, a, 1400, 1, {.keep = 32}) == attend(plain, exec, b, 1400, 1, {.keep = 32}));
+
   again.index.reuse = {.layers = 1, .steps = 33};
   CHECK_THROWS_AS((cache<host, tree>(exec, again, layers(1))), usage_error);
 }
