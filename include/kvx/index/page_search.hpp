@@ -33,11 +33,16 @@ KVX_HD constexpr std::int64_t default_beam(std::int64_t tokens) { return tokens 
 /// Above level 1, so many times the beam are followed: there are few tokens, and what is lost there is lost for good.
 inline constexpr std::int64_t upper_breadth = 4;
 
-/// mean_then_member: an eighteenth of the pages, at least two for each that is found, so that means and tokens together are .12 inner
-/// products a token. two_level_means: an eighth of the blocks, at least four.
+/// mean_then_member: pages are looked at until the next one promises less than so many times what the last of those found is worth; on the
+/// example model means and tokens together are .12 inner products a token, and heads where one token hides get four times the pages of
+/// others.
+inline constexpr float probe_margin = 2.5f;
+
+/// mean_then_member: at most two ninths of the pages, at least two for each that is found. two_level_means: an eighth of the blocks, at
+/// least four.
 KVX_HD constexpr std::int64_t default_probes(const dci_shape& s, int page_tokens, std::int64_t tokens, std::int64_t pages) {
   const bool blocks = s.rank == dci_shape::ranking::two_level_means;
-  const std::int64_t share = blocks ? tokens / s.block / 8 : tokens / page_tokens / 18, least = blocks ? 4 : 2 * pages;
+  const std::int64_t share = blocks ? tokens / s.block / 8 : tokens / page_tokens * 2 / 9, least = blocks ? 4 : 2 * pages;
   return share > least ? share : least;
 }
 

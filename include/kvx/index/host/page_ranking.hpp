@@ -46,6 +46,9 @@ class page_ranking {
     return top_k<std::int32_t>(alone_, scores, wanted, {positions, static_cast<std::size_t>(count)}).taken;
   }
 
+  /// Columns of the last selection, best first.
+  void sort(std::span<std::int32_t> columns) const { sort_by(scores_, columns); }
+
   /// The best columns, best first, as many as `out` holds. A logit of -inf is none: such a page has no member that was seen.
   ///
   /// pages       (n), ascending: what the columns are

@@ -19,6 +19,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 namespace kvx {
@@ -158,33 +159,39 @@ class finder {
     }
   }
 
-  /// The best `wanted` of `count` pages whose means were looked at: to at_.beam. Returns how many.
-  std::int64_t select_means(std::int64_t count, std::int64_t wanted) {
-    const std::int64_t best = at_.ranking.select(read_only(logits(count)), wanted, at_.beam);
-    for (std::int64_t i = 0; i < best; ++i) at_.beam[i] = at_.ids[at_.beam[i]];
-    return best;
-  }
-
-  /// The members of the best pages by mean and spread.
-  void look_at_best(std::int64_t probes) {
+  /// The members of the best pages by mean and spread: of `probes`, or, where that is 0, of as many as it takes: until the next page
+  /// promises less than probe_margin times what the last of those that would be found is worth, `most` at last.
+  void look_at_best(std::int64_t probes, std::int64_t most) {
     const std::int64_t count = look_at_means();
     if (options_.spread != 0) add_spreads(count);
-    look_at_members(select_means(count, probes));
+    const std::int64_t best = at_.ranking.select(read_only(logits(count)), probes > 0 ? probes : most, at_.beam);
+    at_.ranking.sort(std::span(at_.beam, static_cast<std::size_t>(best)));
+    for (std::int64_t i = 0; i < best; ++i) {
+      for (int g = 0; g < group_; ++g) at_.ordered[g * pages_ + i] = *logits(count).at(g, at_.beam[i]);
+      at_.beam[i] = at_.ids[at_.beam[i]];
+    }
+    const std::int64_t first = probes > 0 ? best : std::min<std::int64_t>(best, options_.pages);
+    look_at_members(at_.beam, first);
+    for (std::int64_t seen = first; seen < best && next_matters(seen);) {
+      const std::int64_t step = std::min(best - seen, std::max<std::int64_t>(4, seen / 8));
+      look_at_members(at_.beam + seen, step);
+      seen += step;
+    }
   }
 
-  /// The members of `count` pages in at_.beam.
-  void look_at_members(std::int64_t count) {
+  /// The members of some pages, counted from the first of the zone.
+  void look_at_members(const std::int32_t* pages, std::int64_t count) {
     std::int64_t n = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t j = first_page_ + at_.beam[i], block = j * page_tokens_ / shape_.block * shape_.block;
+      const std::int64_t j = first_page_ + pages[i], block = j * page_tokens_ / shape_.block * shape_.block;
       const packed_page page = of_.packed(shape_, j);
       for (int m = 0; m < page.count(); ++m) at_.ids[n++] = static_cast<std::int32_t>(block + page.member(m));
     }
     const tensor_view<float, 2> scored = score(n);
     std::int64_t first = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t end = first + of_.packed(shape_, first_page_ + at_.beam[i]).count();
-      float* const best = best_of(at_.beam[i]);
+      const std::int64_t end = first + of_.packed(shape_, first_page_ + pages[i]).count();
+      float* const best = best_of(pages[i]);
       for (int g = 0; g < group_; ++g) {
         for (std::int64_t m = first; m < end; ++m) best[g * pages_] = std::max(best[g * pages_], *scored.at(g, m));  // NaN changes nothing
       }
@@ -248,6 +255,26 @@ class finder {
       for (int g = 0; g < group_; ++g) at_.page_logits[g * pages_ + slot] = -infinity;
     }
     return at_.page_logits + slot;
+  }
+
+  /// Whether page `seen` of those in order promises enough, by the softmax sum over the pages that were seen.
+  bool next_matters(std::int64_t seen) {
+    float* const worth = at_.logits;  // (used) of no more use
+    std::fill_n(worth, used_, 0.0f);
+    float next = 0;
+    for (int g = 0; g < group_; ++g) {
+      const float* const best = at_.page_logits + g * pages_;
+      const float resident = query_.resident != nullptr ? query_.resident[g] : -infinity;
+      const float most = std::max(*std::max_element(best, best + used_), resident);
+      if (most == -infinity) continue;
+      float sum = exp(resident - most);
+      for (std::int64_t i = 0; i < used_; ++i) sum += exp(best[i] - most);
+      for (std::int64_t i = 0; i < used_; ++i) worth[i] += exp(best[i] - most) / sum;
+      next += exp(at_.ordered[g * pages_ + seen] - most) / sum;
+    }
+    const auto last = static_cast<std::ptrdiff_t>(std::min<std::int64_t>(used_, options_.pages)) - 1;
+    std::nth_element(worth, worth + last, worth + used_, std::greater<float>());
+    return !(next < probe_margin * worth[last]);
   }
 
   std::int64_t means_of_pages(std::int64_t count) {
@@ -320,7 +347,7 @@ page_search_result search_pages(const host&, const dci_shape& shape, const dci_h
     case dci_shape::ranking::coded_member: find.look_at_all(); break;
     case dci_shape::ranking::mean_then_member:
       find.prepare_means();
-      find.look_at_best(probes);
+      find.look_at_best(options.probes, probes);
       break;
     case dci_shape::ranking::mean_key:
       find.prepare_means();
