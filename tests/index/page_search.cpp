@@ -276,6 +276,25 @@ TEST_CASE("spread finds the page of one token that its mean hides") {
   CHECK(with.result == page_search_result{5, 80, 64});
 }
 
+TEST_CASE("pages are looked at while the next one promises more than what was found") {
+  const dci_shape shape{.block = 256, .pack = dci_shape::packing::positional};
+  dci_world<bf16> world(shape, 16, 64, 1024, 0);
+  for (int t = 0; t < 1024; ++t) {
+    for (int d = 0; d < 64; ++d) world.set_key(t, d, 0);
+    if (t < 16) world.set_key(t, 5, .4f);
+    if (t < 16) world.set_key(t, 7, t % 2 == 0 ? 3.0f : -3.0f);          // promises what it does not hold
+  }
+  world.set_key(331, 5, 4);
+  world.index(0, 4);
+  std::vector<float> q(64);
+  q[5] = 100;
+  const page_query query{tensor_view<const float, 2>(q.data(), 1, 64), nullptr, 0, 0, 1024};
+  CHECK(search(shape, world.head(), {}, query, {.pages = 1, .probes = 1}).pages.front() == 0);
+  const found_pages found = search(shape, world.head(), {}, query, {.pages = 1});
+  CHECK(found.pages.front() == 331 / 16);
+  CHECK(found.result.keys == 16 + 4 * 16);                              // one page, then four more, then nothing promises anything
+}
+
 TEST_CASE("tokens of pages: members that can be found, ascending") {
   const dci_shape shape{.block = 512};
   dci_world<half> world(shape, 16, 24, 1024, 32);
