@@ -32,7 +32,8 @@ inline layer_kinds windows(const cache_request& r) { return behind_dense_layers(
 struct setting {
   bool by_default = false;
   double keep = 1;                                                      // times the keep that was asked for
-  std::int64_t rows = -1;                                               // a keep of its own, whatever was asked for; -1: none
+  std::int64_t least = 1;  // the smallest keep that it can have: a page, where pages are kept
+  std::int64_t rows = -1;  // a keep of its own, whatever was asked for; -1: none
   kvx::search_breadth breadth = {};
 };
 
@@ -55,7 +56,7 @@ cache_choice line(std::string_view name, std::string_view what, SpecOf spec_of, 
   using index = typename decltype(spec_of(std::integral_constant<int, 64>()))::index_type;
   constexpr bool retrieves = kvx::reads_sketch<index> || kvx::packs_blocks<index>;
   return {name, what, s.by_default, retrieves, [=](const kvx::host& exec, cache_request r) -> std::unique_ptr<any_cache> {
-            r.keep = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(r.keep) * s.keep));
+            r.keep = std::max(s.least, static_cast<std::int64_t>(static_cast<double>(r.keep) * s.keep));
             if (s.rows >= 0) r.keep = s.rows;
             switch (r.head_dim) {
               case 64: return hold(exec, spec_of(std::integral_constant<int, 64>()), r, kinds_of(r), s);
@@ -66,9 +67,9 @@ cache_choice line(std::string_view name, std::string_view what, SpecOf spec_of, 
           }};
 }
 
-std::vector<cache_choice> dense_caches();                               // dense_caches.cpp: full, window
-std::vector<cache_choice> paris_caches();                               // paris_caches.cpp: ParisKV
-std::vector<cache_choice> ice_caches();                                 // ice_caches.cpp: IceCache
-std::vector<cache_choice> stored_caches();                              // stored_caches.cpp: KVTC
+std::vector<cache_choice> dense_caches();  // dense_caches.cpp: full, window
+std::vector<cache_choice> paris_caches();  // paris_caches.cpp: ParisKV
+std::vector<cache_choice> ice_caches();  // ice_caches.cpp: IceCache
+std::vector<cache_choice> stored_caches();  // stored_caches.cpp: KVTC
 
 }  // namespace decode_loop

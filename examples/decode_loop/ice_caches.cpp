@@ -5,6 +5,7 @@
 namespace decode_loop {
 namespace {
 
+constexpr std::int64_t page = 16;
 constexpr auto ice_default = [](auto dim) { return kvx::ice_cache<kvx::bf16, dim()>{}; };
 constexpr auto ice_tokens = [](auto dim) { return kvx::ice_cache_tokens<kvx::bf16, dim()>{}; };
 constexpr auto ice_faithful = [](auto dim) { return kvx::ice_cache_faithful<kvx::bf16, dim()>{}; };
@@ -14,11 +15,11 @@ constexpr auto ice_faithful = [](auto dim) { return kvx::ice_cache_faithful<kvx:
 std::vector<cache_choice> ice_caches() {
   return {
       line("ice_cache", "32 sinks, 32 recent rows and the rest of a block, pages of similar tokens for the keep", ice_default, retrieving,
-           {.by_default = true}),
+           {.by_default = true, .least = page}),
       line("ice_cache-tokens", "the keep best tokens of four times as many pages, by 4-bit codes", ice_tokens, retrieving),
       line("ice_cache-faithful", "as published: cells of the tree cut along one direction, the tree's search, the heads' pages in turns",
-           ice_faithful, retrieving),
-      line("ice_cache-half", "half the keep", ice_default, retrieving, {.keep = .5}),
+           ice_faithful, retrieving, {.least = page}),
+      line("ice_cache-half", "half the keep", ice_default, retrieving, {.keep = .5, .least = page}),
   };
 }
 
