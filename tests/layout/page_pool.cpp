@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -93,12 +94,10 @@ TEST_CASE("random use counts as a list of users does") {
       uses.erase(uses.begin() + static_cast<std::ptrdiff_t>(any));
       REQUIRE(pool.holds(p) == (std::find(uses.begin(), uses.end(), p) != uses.end()));
     }
-    std::int64_t used = 0, shared = 0;
-    for (std::int32_t index = 0; index < 23; ++index) {
-      const auto users = std::count_if(uses.begin(), uses.end(), [&](page_id p) { return p.index == index; });
-      used += users > 0;
-      shared += users > 1;
-    }
+    std::array<int, 23> users{};
+    for (const page_id p : uses) ++users[static_cast<std::size_t>(p.index)];
+    const auto used = std::count_if(users.begin(), users.end(), [](int n) { return n > 0; });
+    const auto shared = std::count_if(users.begin(), users.end(), [](int n) { return n > 1; });
     REQUIRE(pool.used() == used);
     REQUIRE(pool.shared() == shared);
     REQUIRE(pool.free() == 23 - used);
