@@ -120,7 +120,8 @@ kvx::token_embeddings codec_files::embeddings() const {
     const std::size_t width = weights.shape.embedding;
     for (const std::int32_t id : ids) out = std::copy_n(weights.embedding.data() + static_cast<std::size_t>(id) * width, width, out);
   };
-  return {look_up, const_cast<model*>(&weights_)};
+  const auto vocabulary = static_cast<std::int64_t>(weights_.embedding.size() / weights_.shape.embedding);
+  return {look_up, const_cast<model*>(&weights_), static_cast<std::int64_t>(weights_.shape.embedding), vocabulary};
 }
 
 std::vector<cache_choice> stored_caches() {

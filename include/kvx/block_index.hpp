@@ -48,7 +48,7 @@ class block_index {
 
   explicit block_index(const parts& of) : encoder_{{make_key_encoder<E, Spec::sketch.bits>(Spec::sketch, layout::shape.key_dim)}} {
     require_range("index.reuse.layers", of.spec.index.reuse.layers, 1, 4096, call_site::here());
-    require_range("index.reuse.steps", of.spec.index.reuse.steps, 1, kept_pages::positions, call_site::here());
+    require_range("index.reuse.steps", of.spec.index.reuse.steps, 1, kept_pages::tokens, call_site::here());
     for (int l = 0; l < of.geometry.layers; ++l) {
       if (of.geometry.kind(l).sees == layer_kind::attention::retrieve) layers_.push_back(l);
     }

@@ -74,7 +74,7 @@ class cache {
 
   sequence open(const Backend&, call_site where = call_site::here()) { return parts_.book->open(where); }
   void close(const Backend& exec, sequence s, call_site where = call_site::here()) {
-    runner_.cut(exec, s.slot, 0);
+    runner_.cut(exec, parts_.book->closable(s, where), 0);
     parts_.book->close(s, where);
     parts_.balances.truncate(s.slot, 0);
   }
@@ -85,7 +85,7 @@ class cache {
 
   /// Forgets all but the first `tokens` tokens; append then continues from there, as if the others had never been.
   void truncate(const Backend& exec, sequence s, std::int64_t tokens, call_site where = call_site::here()) {
-    runner_.cut(exec, s.slot, tokens);
+    runner_.cut(exec, parts_.book->cuttable(s, tokens, where), tokens);
     parts_.book->truncate(s, tokens, where);
     parts_.balances.truncate(s.slot, tokens);
   }

@@ -41,7 +41,7 @@ inline unit_range contested_blocks(const reservation::part& p, const zones& z, s
         return unit < p.length / page_tokens && u < table.units.size() && mine[u] == table.units[u];
       };
       if (shared(end - 1)) continue;  // the last page in common: all rows before its end are
-      for (std::int64_t u = std::max(first, z.sink / page_tokens); u < end; ++u) {
+      for (std::int64_t u = first; u < end; ++u) {  // sinks too: what is said of a block as a whole lies in its first page
         if (shared(u)) result = hull(result, {u, u + 1});
       }
     }

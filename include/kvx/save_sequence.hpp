@@ -69,7 +69,8 @@ class sequence_saver {
       const calibration& c = of.spec.codec.model->of();
       require(!c.predicted() || std::cmp_equal(options.token_ids.size(), last_ - first_),
               "save: the calibration predicts rows from tokens: token_ids are needed", where);
-      require(!c.predicted() || of.spec.codec.embeddings.run != nullptr, "codec: the calibration needs the model's token embeddings",
+      require_embeddings(of.spec.codec, where);
+      require(!c.predicted() || of.spec.codec.embeddings.have(options.token_ids), "save: token_ids: an id that the model does not have",
               where);
     }
     blocks_ = blocks_of(of.geometry, layout::shape, of.spec.codec, where);
@@ -135,6 +136,8 @@ class sequence_saver {
       // A slab keeps its rows, and any length can be cut to; pages keep what `rollback` promises.
       const std::int64_t needed = rules.grows ? round_down(rules.first_needed(last_), rules.page_tokens) : 0;
       const std::int64_t kept = std::max(table.first_kept, needed);
+      require(first_ == 0 || kept <= std::max(first_, needed),
+              "save: a window layer has freed rows that a range needs which continues a sequence: save from token 0", where);
       std::vector<stored_range> ranges;
       const auto add = [&](std::int64_t from, std::int64_t to) {
         add_ranges(std::max(from, first_), std::min(to, last_), blocks_[b].span >= 0, options_.sinks, last_ - newest, options_.chunk,

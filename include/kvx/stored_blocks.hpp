@@ -66,7 +66,7 @@ std::vector<stored_block> blocks_of(const geometry& g, page_shape shape, const c
   require_range("key dim of the calibration", c.shape.key_dim, shape.key_dim, shape.key_dim, where);
   require_range("value dim of the calibration", c.shape.value_dim, shape.value_dim, shape.value_dim, where);
   std::vector<stored_block> blocks;
-  std::vector<std::int32_t> covered(static_cast<std::size_t>(g.layers));
+  std::vector<bool> covered(static_cast<std::size_t>(g.layers * g.kv_heads));  // (layers, KV heads)
   for (std::size_t s = 0; s < c.spans.size(); ++s) {
     const feature_span& span = c.spans[s];
     const auto window = [&](std::int32_t l) {
@@ -75,13 +75,17 @@ std::vector<stored_block> blocks_of(const geometry& g, page_shape shape, const c
     };
     for (const std::int32_t l : span.layers) {
       require(window(l) == window(span.layers.front()), "codec: a span of the calibration has layers of different windows", where);
-      covered[static_cast<std::size_t>(l)] += span.heads;
+      for (std::int32_t h = span.first_head; h < span.first_head + span.heads; ++h) {
+        const auto at = static_cast<std::size_t>(l * g.kv_heads + h);
+        require(!covered[at], "codec: spans of the calibration have a layer's head twice", where);
+        covered[at] = true;
+      }
     }
     blocks.push_back({span.layers, span.first_head, span.heads, static_cast<std::int32_t>(s)});
   }
   for (std::int32_t l = 0; l < g.layers; ++l) {
-    const std::int32_t heads = covered[static_cast<std::size_t>(l)];
-    require(heads == 0 || heads == g.kv_heads, "codec: spans of the calibration have a layer's heads in part or twice", where);
+    const auto heads = std::count(covered.begin() + l * g.kv_heads, covered.begin() + (l + 1) * g.kv_heads, true);
+    require(heads == 0 || heads == g.kv_heads, "codec: spans of the calibration have a layer's heads in part", where);
     if (heads == 0) blocks.push_back({{l}, 0, g.kv_heads, -1});
   }
   std::sort(blocks.begin(), blocks.end(), [](const stored_block& a, const stored_block& b) {

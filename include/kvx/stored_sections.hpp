@@ -146,7 +146,7 @@ class stored_sections {
         if (rules.window == 0 || kept > rules.first_seen(end)) return {status::code::mismatch, "frame: rows of a layer are missing"};
         if (position > 0 && (!rules.grows || kept > round_down(rules.first_needed(end), rules.page_tokens)))
           return {status::code::mismatch, "frame: rows of a layer are missing"};
-        if (position == 0 && end_of_first_run(frame, sections) < std::min(rules.sink, end))
+        if (position < rules.sink && position + end_of_first_run(frame, sections) < std::min(rules.sink, end))
           return {status::code::mismatch, "frame: rows of a window layer's sink are missing"};
         first_kept_[g] = std::max(first_kept_[g], kept);
       }

@@ -154,7 +154,9 @@ class stored_sequence {
     if (!options.token_ids.empty() && !std::equal(ids.begin(), ids.begin() + tokens_, options.token_ids.begin()))
       return {status::code::mismatch, "frame: token ids"};
     if constexpr (!std::same_as<codec, raw>) {
-      require(!predicted || of.spec.codec.embeddings.run != nullptr, "codec: the calibration needs the model's token embeddings", where);
+      require_embeddings(of.spec.codec, where);
+      if (predicted && !of.spec.codec.embeddings.have(ids))
+        return {status::code::corrupt, "frame: a token id that the model does not have"};
       inputs_ = predicted_inputs<codec>(exec, of.spec.codec, ids);
     }
     return {};

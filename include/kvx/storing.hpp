@@ -39,7 +39,8 @@ inline constexpr bool decodes_apart = std::same_as<typename Spec::index_type, fu
 ///
 /// use         after restore_layers, where ok(): of() has its length and may be in a step; attend and append of layers before ready() work,
 ///             `decode_layer` makes the next one ready. The sequence is like any other when all are; until then it cannot be committed to,
-///             cut, forked or saved, but closed
+///             cut, forked or saved, but closed. Where columns follow from rows of all layers (a balance that the frame does not hold, an
+///             index of semantic pages), one call decodes all, before a step of the sequence is begun
 /// errors      state() of the last call; a layer that cannot be decoded stays unready: close the sequence
 /// dropped     at any time: layers that are not ready stay so
 template <class Spec, class Store>
@@ -116,13 +117,18 @@ restoring<Spec, Store> cache<Backend, Spec>::restore_layers(const Backend& exec,
     if (of.ok()) of.state_ = has_columns(of.stored_, parts_, first + of.stored_.tokens(), of.columns_stored_);
     const bool own = balance != nullptr;
     of.columns_stored_ = of.columns_stored_ && (own || !parts_.balances.on());
-    if (own) parts_.balances.assign(of.of_.slot, {{}, std::move(balance)});
+    if (own) {
+      learned_balance learned{{}, std::move(balance)};
+      learned.samples.reserve(static_cast<std::size_t>(parts_.balances.rules().samples(parts_.balances.rules().tokens)));
+      parts_.balances.assign(of.of_.slot, std::move(learned));
+    }
     parts_.book->commit(step.plan_.reserved, {});
     parts_.book->set_ready(of.of_.slot, 0);
     of.plan_ = std::move(step.plan_);
     step.book_ = nullptr;
     of.tokens_ = first + of.stored_.tokens();
-    of.together_ = !decodes_apart<Spec> || (parts_.balances.on() && !own && of.tokens_ >= parts_.balances.rules().tokens);
+    of.together_ = !decodes_apart<Spec> || (parts_.balances.on() && parts_.balances.diagonals(of.of_.slot) == nullptr &&
+                                            of.tokens_ >= parts_.balances.rules().tokens);
   } catch (...) {
     close(exec, of.of_, where);
     throw;
@@ -137,6 +143,8 @@ status cache<Backend, Spec>::decode_layer(const Backend& exec, restoring<Spec, S
   require(of.ok(), "decode_layer: the sequence cannot be restored, see its state", where);
   const sequence_book::slot& slot = parts_.book->find(of.of_, where);
   if (of.done()) return {};
+  require(!of.together_ || !slot.in_step, "decode_layer: layers of this sequence are decoded together, before a step of it is begun",
+          where);
   for (std::size_t g = 0; g < of.plan_.items.size(); ++g) of.plan_.items[g][0].pages = slot.tables[g].pages.data();  // a step may move it
   const int end = of.together_ ? of.layers_ : of.ready_ + 1;
   const std::size_t group = static_cast<std::size_t>(parts_.retrieving_group());

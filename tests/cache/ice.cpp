@@ -257,3 +257,38 @@ TEST_CASE("the metric of a block comes from every eighth position of the 1,024 b
     CHECK(wrong == 0);
   }
 }
+
+TEST_CASE("heads that take pages in turns, on a sequence of many pages") {
+  constexpr int D = 128, G = 4;
+  constexpr std::int64_t n = 4128;  // a block has just entered: nothing to spare
+  const host exec = test::one_thread();
+  cache<host, ice_cache_faithful<bf16, D>> c(
+      exec, {}, {.layers = 1, .kv_heads = 1, .query_heads = G, .max_tokens = n + 16, .kinds = {layer_kind::retrieve()}});
+  const sequence s = c.open(exec);
+  std::vector<float> rows(static_cast<std::size_t>(n * D)), q(G * D), out(q.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>((i * 2654435761u >> 7) % 1009) / 1009 - .5f;
+  for (std::size_t i = 0; i < q.size(); ++i) q[i] = rows[i + 700 * D];
+  step told = c.begin(exec, {{s, n}});
+  c.append(exec, told, 0, rows.data(), rows.data());
+  c.commit(exec, told);
+  step last = c.begin(exec, {{s, 1}});
+  c.append(exec, last, 0, rows.data(), rows.data());
+  attention_audit audit;
+  c.attend(exec, last, 0, q.data(), out.data(), {.keep = 192, .path = route::retrieve, .audit = &audit});
+  CHECK(audit.pairs == G);
+  CHECK(audit.mean_mass() > 192.0 / n);
+}
+
+TEST_CASE("a cut that is refused changes nothing of what is derived from the columns") {
+  fixture<ice<by_tree>> x(500, 1);
+  const auto before = x.attend({.keep = 24, .path = route::retrieve});
+  x.c.commit(x.exec, x.open);
+  CHECK_THROWS_AS(x.c.truncate(x.exec, x.s, -300), usage_error);
+  const sequence closed = x.c.open(x.exec);
+  x.c.close(x.exec, closed);
+  CHECK_THROWS_AS(x.c.close(x.exec, closed), usage_error);
+  x.c.truncate(x.exec, x.s, 500);
+  x.open = x.c.begin(x.exec, {{x.s, 1}});
+  append_all(x.c, x.exec, x.open, x.asked);
+  CHECK(x.attend({.keep = 24, .path = route::retrieve}) == before);
+}

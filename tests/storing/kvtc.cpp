@@ -71,7 +71,7 @@ typename composition<Cache>::type spec_of(std::shared_ptr<const calibrated_model
   typename composition<Cache>::type s;
   s.codec.model = std::move(m);
   s.codec.log2_step = log2_step;
-  s.codec.embeddings = {embed, &one};
+  s.codec.embeddings = {embed, &one, 6, 1 << 24};
   return s;
 }
 
@@ -237,9 +237,27 @@ TEST_CASE("keys are turned back, and what ids foretell is taken out: rows that f
   CHECK(error_of(a, s, d, restored_well(d, exec, store), 0, 1100) > .01);  // the embeddings are asked for
 
   CHECK_THROWS_AS((void)a.save(exec, s, store, digest{}), usage_error);  // no ids
+  spec.codec.embeddings.width = 7;
+  ours narrow(exec, spec, shape);
+  CHECK_THROWS_AS((void)narrow.restore(exec, store, digest{}), usage_error);
   spec.codec.embeddings.run = nullptr;
   ours e(exec, spec, shape);
   CHECK_THROWS_AS((void)e.restore(exec, store, digest{}), usage_error);
+
+  // An id that the model does not have is not looked up.
+  auto few = spec_of<ours>(m, 512);
+  few.codec.embeddings.vocabulary = *std::max_element(ids.begin(), ids.end());
+  ours f(exec, few, shape);
+  CHECK(f.restore(exec, store, digest{}).state == status::code::corrupt);
+  CHECK(f.stats().sequences == 0);
+}
+
+TEST_CASE("a calibration that has a head twice, and another not at all, is refused") {
+  const host exec = one_thread();
+  ours a(exec, spec_of<ours>(std::make_shared<const calibrated_model>(small_calibration({L, H, D, Dv}, {{{1}, 0, 1}, {{1}, 0, 1}}, 0))),
+         shape);
+  memory_store store;
+  CHECK_THROWS_AS((void)a.save(exec, a.open(exec), store, digest{}), usage_error);
 }
 
 TEST_CASE("a prefix is the beginning of the whole; the longest stored one is found by its tokens") {

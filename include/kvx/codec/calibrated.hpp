@@ -11,6 +11,7 @@
 #include <kvx/core/status.hpp>
 #include <kvx/transform/matrix_product.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -74,11 +75,20 @@ inline status read_calibrated(std::span<const std::byte> bytes, std::shared_ptr<
 
 /// A borrowed look-up of a model's token embeddings.
 ///
-/// run         writes the embeddings of ids to out (ids, width) as the model holds them; may be called by one thread at a time
+/// run         writes the embeddings of ids to out (ids, width) as the model holds them; may be called by one thread at a time, and is
+///             asked for ids from 0 to vocabulary - 1 alone
 /// context     handed to run as it is; it must outlive every call that takes the struct
+/// width       floats of an embedding: the calibration must have been made with as many
+/// vocabulary  ids of the model
 struct token_embeddings {
   void (*run)(void* context, std::span<const std::int32_t> ids, float* out) = nullptr;
   void* context = nullptr;
+  std::int64_t width = 0;
+  std::int64_t vocabulary = 0;
+
+  bool have(std::span<const std::int32_t> ids) const {
+    return std::all_of(ids.begin(), ids.end(), [&](std::int32_t id) { return id >= 0 && id < vocabulary; });
+  }
 };
 
 /// The codec slot of a cache whose stored rows are transformed, quantised and entropy-coded.
@@ -98,6 +108,17 @@ struct calibrated {
   token_embeddings embeddings = {};
   Chain chain = {};
 };
+
+/// errors      usage_error: the calibration predicts rows from embeddings that are not there, or of another width
+template <class Chain>
+void require_embeddings(const calibrated<Chain>& codec, call_site where) {
+  for (const row_part part : {row_part::key, row_part::value}) {
+    const token_predictor& p = codec.model->predictor(part);
+    if (p.empty()) continue;
+    require(codec.embeddings.run != nullptr, "codec: the calibration needs the model's token embeddings", where);
+    require_range("codec: width of the token embeddings", codec.embeddings.width, p.embedding, p.embedding, where);
+  }
+}
 
 /// Digest of the calibration that a codec works with; 0: none.
 inline digest calibration_of(const raw&) { return {}; }

@@ -59,7 +59,12 @@ class device_runner {
         encoder_(exec, of.geometry.layers, parts::columns.size() > 0) {}
   device_runner(device_runner&&) = default;
   device_runner& operator=(device_runner&&) = delete;
-  ~device_runner() { encoder_.finish(home_); }
+  ~device_runner() {
+    try {
+      encoder_.finish(home_);
+    } catch (...) {  // the device is lost: whoever called last was told
+    }
+  }
 
   void plan(const device& exec, const parts& of, step_plan& step, call_site where) {
     require_uncaptured(exec);

@@ -84,7 +84,7 @@ class row_offload {
   }
   row_offload(row_offload&&) = default;
   ~row_offload() {
-    if (far_.size() > 0) (void)cudaStreamSynchronize(home_.stream);  // far memory and counts are the host's: nothing may still use them
+    if (shown_.size() > 0) (void)cudaStreamSynchronize(home_.stream);  // far memory and counts are the host's: nothing may still use them
   }
 
   const offloaded_rows<E>& rows_of(int ordinal) const { return layers_[static_cast<std::size_t>(ordinal)]; }
@@ -150,7 +150,7 @@ class row_offload {
   }
 
   /// Frames of a sequence's pages as its device table must hold them behind the next accept. They lie there until the next call for the
-/// slot.
+  /// slot.
   const std::vector<std::int32_t>& table(const cache_parts<Spec>& of, std::size_t slot) {
     std::vector<std::int32_t>& result = tables_[slot];
     result.clear();
@@ -209,13 +209,13 @@ class row_offload {
   device home_;
   std::size_t group_ = 0;
   page_frames frames_;
-  std::optional<page_frames> next_;   // planned
-  std::vector<copied_pages> list_;    // planned
-  std::int64_t going_ = 0;            // of the list, those that come first
+  std::optional<page_frames> next_;  // planned
+  std::vector<copied_pages> list_;  // planned
+  std::int64_t going_ = 0;  // of the list, those that come first
   registered_memory far_;
   device_block slots_;
   pinned_block shown_;
-  std::vector<offloaded_rows<E>> layers_;          // by ordinal; empty where no layer retrieves
+  std::vector<offloaded_rows<E>> layers_;  // by ordinal; empty where no layer retrieves
   std::vector<std::vector<std::int32_t>> tables_;  // (sequence slots)
   upload_ring uploads_;
   device_scratch lists_;

@@ -111,6 +111,10 @@ class sequence_book {
   /// The slot of a handle that is open in this cache; else a usage_error.
   const slot& find(sequence handle, call_site where) const;
 
+  /// The slot's number of a sequence that may be closed, or cut to `tokens`; what those throw otherwise.
+  std::uint32_t closable(sequence handle, call_site where) const;
+  std::uint32_t cuttable(sequence handle, std::int64_t tokens, call_site where) const;
+
   sequence open(call_site where);
   void close(sequence handle, call_site where);
 
@@ -132,7 +136,6 @@ class sequence_book {
   void set_ready(std::uint32_t i, int layers) noexcept { slots_[i].ready = layers; }
 
  private:
-  slot& idle(sequence handle, call_site where);
   std::uint32_t vacant(call_site where) const;
   void check_cut(const slot& s, std::int64_t tokens, call_site where) const;
   void restore(const reservation& step, std::size_t part) noexcept;
@@ -155,9 +158,16 @@ inline const sequence_book::slot& sequence_book::find(sequence handle, call_site
   return s;
 }
 
-inline sequence_book::slot& sequence_book::idle(sequence handle, call_site where) {
+inline std::uint32_t sequence_book::closable(sequence handle, call_site where) const {
   require(!find(handle, where).in_step, "sequence: has an open step", where);
-  return slots_[handle.slot];
+  return handle.slot;
+}
+
+inline std::uint32_t sequence_book::cuttable(sequence handle, std::int64_t tokens, call_site where) const {
+  const slot& s = slots_[closable(handle, where)];
+  require(s.whole(), "sequence: is being restored: decode all of its layers first", where);
+  check_cut(s, tokens, where);
+  return handle.slot;
 }
 
 inline std::uint32_t sequence_book::vacant(call_site where) const {
@@ -174,7 +184,7 @@ inline sequence sequence_book::open(call_site where) {
 }
 
 inline void sequence_book::close(sequence handle, call_site where) {
-  slot& s = idle(handle, where);
+  slot& s = slots_[closable(handle, where)];
   for (std::size_t g = 0; g < groups_.size(); ++g) shrink(groups_[g].pool, groups_[g].rules, s.tables[g], 0);
   s.length = 0;
   s.ready = all_layers;
@@ -214,7 +224,7 @@ inline sequence sequence_book::fork(sequence handle, std::int64_t tokens, bool s
     auto& [rules, pool] = groups_[g];
     const page_table& from = source.tables[g];
     page_table& to = target.tables[g];
-    to.first_kept = from.first_kept;
+    to.first_kept = tokens <= rules.sink ? 0 : from.first_kept;
     if (share) {
       for (std::int64_t u = 0; u < rules.units(tokens); ++u) {
         const page_id unit = from.units[static_cast<std::size_t>(u)];
@@ -234,9 +244,7 @@ inline sequence sequence_book::fork(sequence handle, std::int64_t tokens, bool s
 }
 
 inline void sequence_book::truncate(sequence handle, std::int64_t tokens, call_site where) {
-  slot& s = idle(handle, where);
-  require(s.whole(), "sequence: is being restored: decode all of its layers first", where);
-  check_cut(s, tokens, where);
+  slot& s = slots_[cuttable(handle, tokens, where)];
   for (std::size_t g = 0; g < groups_.size(); ++g) shrink(groups_[g].pool, groups_[g].rules, s.tables[g], tokens);
   s.length = tokens;
 }
@@ -254,7 +262,7 @@ inline reservation sequence_book::begin(std::span<const advance> batch, int own_
   step.parts.reserve(batch.size());
   std::vector<bool> named(slots_.size());
   for (const advance& a : batch) {
-    const slot& s = idle(a.of, where);
+    const slot& s = slots_[closable(a.of, where)];
     require_range("tokens of a batch entry", a.tokens, 0, std::int64_t{1} << 40, where);
     require(!named[a.of.slot], "batch: names a sequence twice", where);
     require(a.first_kept.empty() || (s.length == 0 && a.first_kept.size() == groups_.size()),

@@ -93,7 +93,7 @@ class file_store {
 
   status open(const digest& key, reader& r) const {
     reader opened;
-    opened.file_ = file_handle(calls_.open(path_of(key).c_str(), O_RDONLY | O_CLOEXEC, 0));
+    opened.file_ = file_handle(calls_.open(path_of(key).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0));  // a pipe would wait for a writer
     if (!opened.file_.ok()) return errno == ENOENT ? status{status::code::not_found, ""} : status{status::code::io, "store: open"};
     struct stat about = {};
     if (::fstat(opened.file_.get(), &about) != 0) return {status::code::io, "store: fstat"};
@@ -121,7 +121,7 @@ class file_store {
   status remove_leftovers() {
     return for_each_file([&](const std::filesystem::path& path) {
       if (path.extension() != ".partial") return;
-      const file_handle file(calls_.open(path.c_str(), O_RDONLY | O_CLOEXEC, 0));
+      const file_handle file(calls_.open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0));
       if (file.ok() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) calls_.unlink(path.c_str());
     });
   }
@@ -161,6 +161,7 @@ class file_store {
       struct stat about = {};
       // Between its creation and its lock somebody may have taken it for a leftover.
       if (::flock(file.get(), LOCK_EX) == 0 && ::fstat(file.get(), &about) == 0 && about.st_nlink > 0) return {};
+      calls_.unlink(name.c_str());  // where files cannot be locked, nobody else would remove it
     }
     return {status::code::io, "store: create a file"};
   }

@@ -89,6 +89,7 @@ status index_store(const S& from, std::string_view salt, prefix_index& index) {
     front.resize(static_cast<std::size_t>(frame_front_bytes(header.sections)));
     frame_view view;
     if (!reader.read(0, front).ok() || !open_frame(front, reader.size(), view).ok()) continue;
+    if (header.first_token != 0) continue;  // it continues a sequence, and begins no prompt
     for (const frame_section& s : view.sections) {
       if (s.kind != section_kind::token_ids || s.bytes != header.tokens * sizeof(std::int32_t)) continue;
       std::vector<std::byte> payload(static_cast<std::size_t>(s.bytes));

@@ -89,7 +89,7 @@ struct attend_parts {
     if (coded) codes_bytes = rerank_scratch(serial, rsq_ip<4>{}, page.key_dim, G);  // the same for any number of bits
     codes = s.take<std::byte>(codes_bytes);
     const row_view<const float> shape{{}, {}, 1, page.tokens, page.key_dim, page.value_dim};
-    stage_bytes = std::max({rows_scratch(shape, G, tokens), search_pages_bytes(page, static_cast<int>(G), tokens, {}),
+    stage_bytes = std::max({rows_scratch(shape, G, tokens), search_pages_bytes(page, static_cast<int>(G), tokens, {.interleave = true}),
                             group_scores_scratch(serial, reranker.rule, G, tokens)});
     if constexpr (!std::is_same_v<Reranker, pass_through>) {
       stage_bytes = std::max(stage_bytes, rerank_scratch(serial, reranker, page.key_dim, G));
@@ -171,7 +171,7 @@ class paged_head {
 
   /// Pages that an earlier layer or token has found. Without any, this one searches.
   bool take_kept(std::span<std::int32_t> out) {
-    if (layer_.kept == nullptr || layer_.rows_of[item_].queries > kept_pages::positions) return false;
+    if (layer_.kept == nullptr || layer_.rows_of[item_].queries > kept_pages::tokens) return false;
     const std::int64_t position = attention_.zone.length - 1;
     const int layer = layer_.layer - layer_.layer % layer_.index->reuse.layers;
     const std::int64_t from = position - position % layer_.index->reuse.steps;
@@ -201,7 +201,7 @@ class paged_head {
           keeps_links(Shape) ? layer_.lists->of(layer_.sequences[item_].slot, layer_.layer, head_).cells() : dci_cells{};
       found_ = search_pages(serial_, Shape, index(), cells, query, breadth, out, stage()).found;
     }
-    if (layer_.kept != nullptr && layer_.rows_of[item_].queries <= kept_pages::positions) {
+    if (layer_.kept != nullptr && layer_.rows_of[item_].queries <= kept_pages::tokens) {
       layer_.kept->put(layer_.sequences[item_].slot, layer_.layer, head_, zone.length - 1, out.first(static_cast<std::size_t>(found_)));
     }
   }

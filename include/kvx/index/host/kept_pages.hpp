@@ -18,7 +18,8 @@ namespace kvx {
 /// cost        positions x (most + 2) x 4 bytes for each slot, layer and head that is used
 class kept_pages {
  public:
-  static constexpr std::int64_t positions = 32, most = 64;
+  /// A step of at most `tokens` reads what at most `tokens` - 1 positions before it have found: none of these share a place.
+  static constexpr std::int64_t tokens = 32, positions = 2 * tokens, most = 64;
 
   kept_pages() = default;
   kept_pages(std::size_t slots, int layers, int heads) : slots_(slots), layers_(layers), heads_(heads) {}
