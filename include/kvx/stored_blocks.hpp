@@ -66,7 +66,8 @@ std::vector<stored_block> blocks_of(const geometry& g, page_shape shape, const c
   require_range("key dim of the calibration", c.shape.key_dim, shape.key_dim, shape.key_dim, where);
   require_range("value dim of the calibration", c.shape.value_dim, shape.value_dim, shape.value_dim, where);
   std::vector<stored_block> blocks;
-  std::vector<bool> covered(static_cast<std::size_t>(g.layers * g.kv_heads));  // (layers, KV heads)
+  const std::int64_t H = g.kv_heads;
+  std::vector<bool> covered(static_cast<std::size_t>(g.layers * H));  // (layers, KV heads)
   for (std::size_t s = 0; s < c.spans.size(); ++s) {
     const feature_span& span = c.spans[s];
     const auto window = [&](std::int32_t l) {
@@ -76,7 +77,7 @@ std::vector<stored_block> blocks_of(const geometry& g, page_shape shape, const c
     for (const std::int32_t l : span.layers) {
       require(window(l) == window(span.layers.front()), "codec: a span of the calibration has layers of different windows", where);
       for (std::int32_t h = span.first_head; h < span.first_head + span.heads; ++h) {
-        const auto at = static_cast<std::size_t>(l * g.kv_heads + h);
+        const auto at = static_cast<std::size_t>(l * H + h);
         require(!covered[at], "codec: spans of the calibration have a layer's head twice", where);
         covered[at] = true;
       }
@@ -84,8 +85,8 @@ std::vector<stored_block> blocks_of(const geometry& g, page_shape shape, const c
     blocks.push_back({span.layers, span.first_head, span.heads, static_cast<std::int32_t>(s)});
   }
   for (std::int32_t l = 0; l < g.layers; ++l) {
-    const auto heads = std::count(covered.begin() + l * g.kv_heads, covered.begin() + (l + 1) * g.kv_heads, true);
-    require(heads == 0 || heads == g.kv_heads, "codec: spans of the calibration have a layer's heads in part", where);
+    const auto heads = std::count(covered.begin() + l * H, covered.begin() + (l + 1) * H, true);
+    require(heads == 0 || heads == H, "codec: spans of the calibration have a layer's heads in part", where);
     if (heads == 0) blocks.push_back({{l}, 0, g.kv_heads, -1});
   }
   std::sort(blocks.begin(), blocks.end(), [](const stored_block& a, const stored_block& b) {

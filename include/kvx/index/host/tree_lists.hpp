@@ -38,7 +38,7 @@ class tree_lists {
     of.unchanged = unchanged;
     for (int layer = 0; layer < layers_; ++layer) {
       for (int head = 0; head < heads_; ++head) {
-        dci_lists& lists = of.lists[static_cast<std::size_t>(layer * heads_ + head)];
+        dci_lists& lists = of.lists[static_cast<std::size_t>(layer) * static_cast<std::size_t>(heads_) + static_cast<std::size_t>(head)];
         lists.sync(head_of(layer, head), std::min(unchanged, lists.tokens()), tokens);
       }
     }
