@@ -44,7 +44,8 @@ class quest_cache final : public decode_loop::any_cache {
   void append(int layer, const float* k, const float* v) override { cache_.append(exec_, *step_, layer, k, v); }
   void observe(int, const float*) override {}
   void attend(int layer, const float* q, float* out, float* lse, kvx::attention_audit*) override {
-    if (step_->tokens() > 1 || geometry_.kind(layer).sees != kvx::layer_kind::attention::retrieve) {
+    const bool is_short = before_ + 1 < kvx::dense_below(zones, pages_kept * page.tokens);
+    if (step_->tokens() > 1 || is_short || geometry_.kind(layer).sees != kvx::layer_kind::attention::retrieve) {
       cache_.attend(exec_, *step_, layer, q, out, {.lse = lse});
       return;
     }
