@@ -76,7 +76,7 @@ def tiers_speed(results):
     """KL against the speed of a step, for shares of candidates; the two share the percentage, not the length."""
     kl, speed = read(results / "quality.txt"), read(results / "speed.txt")
     chart = Chart("What a faster step costs", "2, 5, 10, 20 % candidates: KL to the full cache after 6,144 tokens of prose, speed at 131,072 tokens of D 128",
-                  "dense decode / step (131,072 tokens, 8 KV heads, groups of 4)", "KL, nats", [2, 3, 4, 6, 8, 12])
+                  "dense decode / step (131,072 tokens, 8 KV heads, groups of 4)", "KL, nats", [2, 3, 4, 6, 8, 12, 16])
     for kind, by, label, hollow, colour in (("hard", "mean", "256 rows\nmean query", True, 1), ("hard", "headaware", "256 rows\neach head's query", False, 1),
                                             ("tiered", "mean", "tiers, 32 rows\nmean query", True, 0),
                                             ("tiered", "headaware", "tiers, 32 rows\neach head's query", False, 0)):
