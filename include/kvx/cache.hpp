@@ -263,7 +263,8 @@ sequence cache<Backend, Spec>::fork(const Backend& exec, sequence s, std::int64_
   try {
     runner_.copy(exec, parts_, copies);
   } catch (...) {
-    close(exec, result, where);
+    parts_.book->close(result, where);
+    parts_.balances.truncate(result.slot, 0);
     throw;
   }
   count_copies(copies);
@@ -275,10 +276,9 @@ kvx::step cache<Backend, Spec>::begin(const Backend& exec, std::span<const advan
   kvx::step step(parts_.book, batch, parts_.retrieving_group(), contested_units<Spec>(parts_), where);
   require_range("tokens of a step", step.tokens(), 0, geometry().step_tokens(), where);
   step.appended_.resize(static_cast<std::size_t>(geometry().layers));
-  step_plan& plan = step.plan_;
-  plan_batch(exec, parts_, batch, plan, where);
-  runner_.plan(exec, parts_, plan, where);
-  count_copies(plan.reserved.copies);
+  plan_batch(exec, parts_, batch, step.plan_, where);
+  runner_.plan(exec, parts_, step.plan_, where);
+  count_copies(step.plan_.reserved.copies);
   return step;
 }
 

@@ -13,6 +13,7 @@
 #include <new>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -142,6 +143,39 @@ TEST_CASE("the device of a call need not be the current one, and stays what it w
     REQUIRE(cudaGetDevice(&now) == cudaSuccess);
     CHECK(now == 0);
   }
+}
+
+TEST_CASE_TEMPLATE("what must not stand in a capture is refused before anything changes, and the capture lives", Spec, dense_only, slabs,
+                   retrieving) {
+  fixture<Spec> x;
+  auto& c = x.c->on_device();
+  const sequence a = c.open(x.exec), b = c.open(x.exec);
+  feed(*x.c, x.exec, a, tokens(1, 70));  // pages enter the zone, and are being encoded
+  const auto rows = snapshot(*x.c, a);
+  feed(*x.c, x.exec, b, tokens(100, 70));
+  step step = c.begin(x.exec, {{b, 1}});
+  append_all(*x.c, x.exec, step, tokens(200, 1));
+  const auto look = [&] { return std::tuple(c.length(a), c.length(b), counts(c.stats())); };
+  const auto before = look();
+  REQUIRE(cudaStreamBeginCapture(x.stream.get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
+  const auto refused = [&](const char* what, auto&& call) {
+    CAPTURE(what);
+    CHECK_THROWS_AS(call(), usage_error);
+    CHECK(look() == before);
+  };
+  refused("build", [&] { cache<device, Spec>(x.exec, {}, x.g); });
+  refused("begin", [&] { (void)c.begin(x.exec, {{a, 1}}); });
+  refused("commit", [&] { c.commit(x.exec, step); });
+  refused("settle", [&] { c.settle(x.exec); });
+  refused("truncate", [&] { c.truncate(x.exec, a, 66); });
+  refused("close", [&] { c.close(x.exec, a); });
+  if (std::is_same_v<Spec, slabs>) refused("fork", [&] { (void)c.fork(x.exec, a); });
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamEndCapture(x.stream.get(), &graph) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  c.commit(x.exec, step);
+  CHECK(c.length(b) == 71);
+  CHECK(snapshot(*x.c, a) == rows);
 }
 
 TEST_CASE("an audit on the device is refused") {

@@ -2,6 +2,8 @@
 // The CUDA backend: which stream of which device runs the work, and whose memory holds the caches.
 
 #include <kvx/backend/cuda/memory.cuh>
+#include <kvx/backend/cuda/status.cuh>
+#include <kvx/core/check.hpp>
 
 #include <cuda_runtime.h>
 
@@ -23,7 +25,23 @@ struct device {
   static constexpr bool reads_far = true;  ///< kernels read host memory in place
 };
 
-/// Memory of this backend; throws what the resource throws.
-inline device_block allocate(const device& exec, std::int64_t bytes) { return device_block(exec.memory, exec.ordinal, exec.stream, bytes); }
+/// Whether calls on the stream of `exec` become part of a graph instead of running.
+inline bool is_capturing(const device& exec) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check("cudaStreamIsCapturing", cudaStreamIsCapturing(exec.stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+/// Throws a usage_error while the stream is being captured: for what allocates, waits, or means one moment alone.
+inline void require_uncaptured(const device& exec, call_site where = call_site::here()) {
+  require(!is_capturing(exec), "the stream is being captured: only append, observe and attend may be", where);
+}
+
+/// Memory of this backend; throws what the resource throws, and a usage_error while the stream is being captured: a graph would allocate
+/// and free it whenever it is launched.
+inline device_block allocate(const device& exec, std::int64_t bytes, call_site where = call_site::here()) {
+  require_uncaptured(exec, where);
+  return device_block(exec.memory, exec.ordinal, exec.stream, bytes);
+}
 
 }  // namespace kvx

@@ -67,7 +67,7 @@ class device_runner {
   }
 
   void plan(const device& exec, const parts& of, step_plan& step, call_site where) {
-    require_uncaptured(exec);
+    require_uncaptured(exec, where);
     const auto now = std::make_shared<device_step>(vacant(exec, of));
     now->tokens = step.reserved.tokens;
     now->entries = static_cast<int>(step.reserved.parts.size());

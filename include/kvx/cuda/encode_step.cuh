@@ -159,8 +159,9 @@ class step_encoder {
     last.pending = last.pending && replays;
   }
 
-  /// The same for all layers.
+  /// The same for all layers, once: not for a graph, which would wait again whenever it is launched, and the stream behind it never.
   void finish(const device& exec) {
+    require_uncaptured(exec);
     for (std::size_t l = 0; l < layers_.size(); ++l) hold(exec, static_cast<int>(l), false);
   }
 

@@ -1,28 +1,15 @@
 #pragma once
-// Points in the order of a stream, a stream of one's own beside the caller's, and whether a stream is being captured.
+// Points in the order of a stream, and a stream of one's own beside the caller's.
 
 #include <kvx/backend/cuda/memory.cuh>
 #include <kvx/backend/cuda/status.cuh>
 #include <kvx/backend/device.cuh>
-#include <kvx/core/check.hpp>
 
 #include <cuda_runtime.h>
 
 #include <utility>
 
 namespace kvx {
-
-/// Whether calls on the stream of `exec` become part of a graph instead of running.
-inline bool is_capturing(const device& exec) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check("cudaStreamIsCapturing", cudaStreamIsCapturing(exec.stream, &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
-/// Throws a usage_error while the stream is being captured: for what allocates, waits, or means one moment alone.
-inline void require_uncaptured(const device& exec, call_site where = call_site::here()) {
-  require(!is_capturing(exec), "the stream is being captured: only append and attend may be", where);
-}
 
 /// An event of one device. Moves.
 class event {
