@@ -2,6 +2,7 @@
 // Searches of a ragged batch over columns of random codes in device memory, and the zones that the references are asked for.
 
 #include <kvx/index/cuda/bucket_search.cuh>
+#include <kvx/index/cuda/scan_buckets.cuh>
 #include <kvx/index/cuda/sign_sums.cuh>
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/token_zone.hpp>
@@ -155,5 +156,22 @@ class bucket_case {
   scanned_columns on_device_;
   bucket_search search_;
 };
+
+/// Searches of two KV heads that keep 3 rows.
+inline bucket_search_shape two_heads(int tokens, int dim, int group) {
+  bucket_search_shape s;
+  s.page = {tokens, dim, dim};
+  s.cut = {.sink = 3, .local = 20};
+  s.heads = 2;
+  s.group = group;
+  s.keep = 3;
+  return s;
+}
+
+/// Prepares and scans by sums of signs.
+inline void scan(const device& exec, const bucket_case& c) {
+  prepare_sign_sums(exec, c.search(), c.on_device(), c.batch(), c.device_view());
+  scan_sign_sums(exec, c.search(), c.on_device(), c.batch());
+}
 
 }  // namespace kvx::test

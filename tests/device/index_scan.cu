@@ -1,8 +1,5 @@
 // The scan on the device: every split gives the same bytes, cuts and page dots, for ragged batches, replayed as lengths grow.
 
-#include <kvx/index/cuda/scan_buckets.cuh>
-#include <kvx/index/cuda/sign_sums.cuh>
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,19 +16,8 @@ namespace {
 
 const device exec;
 
-bucket_search_shape shape(int tokens, int dim, int group) {
-  bucket_search_shape s;
-  s.page = {tokens, dim, dim};
-  s.cut = {.sink = 5, .local = 20};
-  s.heads = 2;
-  s.group = group;
-  s.keep = 3;
-  return s;
-}
-
-void search(bucket_case& c) {
-  prepare_sign_sums(exec, c.search(), c.on_device(), c.batch(), c.device_view());
-  scan_sign_sums(exec, c.search(), c.on_device(), c.batch());
+void search(const bucket_case& c) {
+  scan(exec, c);
   REQUIRE(cudaStreamSynchronize(exec.stream) == cudaSuccess);
 }
 
@@ -82,7 +68,7 @@ TEST_CASE("ragged batches: scores, cuts and page dots of every unit, for chunks 
     for (const int chunk : {128, 256, 1024, 4096}) {
       CAPTURE(tokens);
       CAPTURE(chunk);
-      bucket_search_shape s = shape(tokens, 32, 3);
+      bucket_search_shape s = two_heads(tokens, 32, 3);
       s.breadth.fraction = .1;
       bucket_case c(s, {{700, 2}, {1, 1}, {24, 1}, {130, 1}, {0, 0}, {1111, 1}}, static_cast<std::uint32_t>(tokens));
       c.upload(chunk);
@@ -93,7 +79,7 @@ TEST_CASE("ragged batches: scores, cuts and page dots of every unit, for chunks 
 }
 
 TEST_CASE("every residue of the length") {
-  bucket_search_shape s = shape(16, 24, 2);
+  bucket_search_shape s = two_heads(16, 24, 2);
   s.heads = 1;
   std::vector<searched> sequences;
   for (int n = 100; n < 134; ++n) sequences.push_back({n, 1});
@@ -104,7 +90,7 @@ TEST_CASE("every residue of the length") {
 }
 
 TEST_CASE("a launch planned for more tokens and longer sequences") {
-  bucket_search_shape s = shape(64, 32, 4);
+  bucket_search_shape s = two_heads(64, 32, 4);
   s.longest = 5000;
   s.tokens = 5;
   bucket_case c(s, {{700, 1}, {300, 1}}, 7);
@@ -116,7 +102,7 @@ TEST_CASE("a launch planned for more tokens and longer sequences") {
 }
 
 TEST_CASE("the same launches again, and after lengths have changed: nothing is left over") {
-  bucket_search_shape s = shape(64, 32, 4);
+  bucket_search_shape s = two_heads(64, 32, 4);
   bucket_case c(s, {{2500, 1}, {900, 1}}, 8);
   c.upload(512);
   for (int turn = 0; turn < 2; ++turn) {

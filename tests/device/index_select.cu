@@ -1,8 +1,6 @@
 // Candidates on the device are those of a full sort with ties to the lowest token, for any chunks, ties and lengths.
 
-#include <kvx/index/cuda/scan_buckets.cuh>
 #include <kvx/index/cuda/select_candidates.cuh>
-#include <kvx/index/cuda/sign_sums.cuh>
 
 #include <doctest/doctest.h>
 
@@ -20,19 +18,8 @@ namespace {
 
 const device exec;
 
-bucket_search_shape shape(int tokens, int dim, int group) {
-  bucket_search_shape s;
-  s.page = {tokens, dim, dim};
-  s.cut = {.sink = 3, .local = 20};
-  s.heads = 2;
-  s.group = group;
-  s.keep = 3;
-  return s;
-}
-
-void search(bucket_case& c) {
-  prepare_sign_sums(exec, c.search(), c.on_device(), c.batch(), c.device_view());
-  scan_sign_sums(exec, c.search(), c.on_device(), c.batch());
+void search(const bucket_case& c) {
+  scan(exec, c);
   select_candidates(exec, c.search(), c.batch());
   REQUIRE(cudaStreamSynchronize(exec.stream) == cudaSuccess);
 }
@@ -74,7 +61,7 @@ TEST_CASE("candidates equal a full sort: pages, chunks, fractions, ragged length
         CAPTURE(tokens);
         CAPTURE(chunk);
         CAPTURE(fraction);
-        bucket_search_shape s = shape(tokens, 16, 2);
+        bucket_search_shape s = two_heads(tokens, 16, 2);
         s.breadth.fraction = fraction;
         bucket_case c(s, {{700, 2}, {2, 1}, {90, 1}, {0, 0}, {600, 1}}, static_cast<std::uint32_t>(tokens));
         c.upload(chunk);
@@ -91,7 +78,7 @@ TEST_CASE("ties go to the lowest token") {
       for (const int chunk : {128, 512, 4096}) {
         CAPTURE(kinds);
         CAPTURE(fraction);
-        bucket_search_shape s = shape(64, 16, 2);
+        bucket_search_shape s = two_heads(64, 16, 2);
         s.breadth.fraction = fraction;
         s.keep = 1;
         bucket_case c(s, {{2300, 1}}, 5);
@@ -105,7 +92,7 @@ TEST_CASE("ties go to the lowest token") {
 }
 
 TEST_CASE("what is wanted: short sequences whole, without a reranker what is kept, nothing for nothing") {
-  bucket_search_shape s = shape(64, 16, 2);
+  bucket_search_shape s = two_heads(64, 16, 2);
   s.whole_below = 400;
   bucket_case c(s, {{401, 1}, {400, 1}, {330, 3}, {900, 1}}, 6);
   c.upload();
@@ -127,7 +114,7 @@ TEST_CASE("what is wanted: short sequences whole, without a reranker what is kep
 }
 
 TEST_CASE("the same ids in every run, as lengths change under the same launches") {
-  bucket_search_shape s = shape(32, 24, 4);
+  bucket_search_shape s = two_heads(32, 24, 4);
   s.breadth.fraction = .2;
   bucket_case c(s, {{1500, 1}, {1400, 1}}, 9);
   c.upload(256);

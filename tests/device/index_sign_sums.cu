@@ -26,8 +26,7 @@ const device exec;
 std::vector<scores> scan(bucket_case& c, int chunk = 0) {
   c.upload(chunk);
   const bucket_search& s = c.search();
-  prepare_sign_sums(exec, s, c.on_device(), c.batch(), c.device_view());
-  scan_sign_sums(exec, s, c.on_device(), c.batch());
+  kvx::test::scan(exec, c);
   REQUIRE(cudaStreamSynchronize(exec.stream) == cudaSuccess);
   std::vector<scores> all;
   for (std::int64_t u = 0; u < c.units(); ++u) {
