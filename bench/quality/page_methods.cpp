@@ -21,6 +21,7 @@ std::unique_ptr<any_cache> quest(const kvx::host& exec, const kvx::geometry& geo
 using ice_cache = kvx::ice_cache<kvx::bf16, head_dim>;
 using faithful = kvx::ice_cache_faithful<kvx::bf16, head_dim>;
 using tokens = kvx::ice_cache_tokens<kvx::bf16, head_dim>;
+using tiered = kvx::ice_cache_tiered<kvx::bf16, head_dim>;
 
 template <kvx::dci_shape Shape>
 using ice = kvx::spec<ice_cache::layout_type, kvx::dci_tree<Shape>>;
@@ -39,6 +40,9 @@ const method table[] = {
     {"ice_default", false, retrieving, retrieve_pages<ice_cache, 192>, print_divergence, 192, places},
     {"ice_faithful", false, retrieving, retrieve_pages<faithful, 192>, print_divergence, 192, places},
     {"ice_tokens", false, retrieving, retrieve_pages<tokens, 192>, print_divergence, 192, places},
+    {"ice_tiered", false, retrieving, retrieve_pages<tiered, 32>, print_divergence, 32, places},
+    {"ice_tiered_0", true, retrieving, retrieve_pages<tiered, 0>, print_divergence, 0, places},
+    {"ice_tiered_192", true, retrieving, retrieve_pages<tiered, 192>, print_divergence, 192, places},
     {"ice_tree", false, retrieving, retrieve_pages<ice<{.by = metric::diagonal, .rank = ranking::best_member}>, 192>, print_divergence, 192,
      places},
     {"ice_coded", false, retrieving, retrieve_pages<ice<{.by = metric::diagonal, .rank = ranking::coded_member}>, 192>, print_divergence,

@@ -8,6 +8,7 @@ namespace {
 constexpr std::int64_t page = 16;
 constexpr auto ice_default = [](auto dim) { return kvx::ice_cache<kvx::bf16, dim()>{}; };
 constexpr auto ice_tokens = [](auto dim) { return kvx::ice_cache_tokens<kvx::bf16, dim()>{}; };
+constexpr auto ice_tiered = [](auto dim) { return kvx::ice_cache_tiered<kvx::bf16, dim()>{}; };
 constexpr auto ice_faithful = [](auto dim) { return kvx::ice_cache_faithful<kvx::bf16, dim()>{}; };
 
 }  // namespace
@@ -17,6 +18,8 @@ std::vector<cache_choice> ice_caches() {
       line("ice_cache", "32 sinks, 32 recent rows and the rest of a block, pages of similar tokens for the keep", ice_default, retrieving,
            {.by_default = true, .least = page}),
       line("ice_cache-tokens", "the keep best tokens of four times as many pages, by 4-bit codes", ice_tokens, retrieving),
+      line("ice_cache_tiered-32", "32 rows, their pages' other members by codes, all other pages by their means", ice_tiered, retrieving,
+           {.rows = 32}),
       line("ice_cache-faithful", "as published: cells of the tree cut along one direction, the tree's search, the heads' pages in turns",
            ice_faithful, retrieving, {.least = page}),
       line("ice_cache-half", "half the keep", ice_default, retrieving, {.keep = .5, .least = page}),

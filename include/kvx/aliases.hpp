@@ -48,6 +48,12 @@ template <element E, int KeyDim, int ValueDim = KeyDim>
 using ice_cache_tokens =
     spec<typename ice_cache<E, KeyDim, ValueDim>::layout_type, typename ice_cache<E, KeyDim, ValueDim>::index_type, rsq_ip<4>>;
 
+/// The same in tiers: nothing is dropped. Of the pages found, members that are not among the `keep` rows take part by their codes, all
+/// other pages by their means, in one softmax; see docs/tiers.md.
+template <element E, int KeyDim, int ValueDim = KeyDim>
+using ice_cache_tiered = spec<typename ice_cache<E, KeyDim, ValueDim>::layout_type, typename ice_cache<E, KeyDim, ValueDim>::index_type,
+                              rsq_ip<4, tiers{.value_bits = 4, .tail = true}>>;
+
 /// IceCache as published, but for growth by blocks: cells of the tree cut along one random direction, one token of a hundred promoted,
 /// pages of the group's heads interleaved by rank.
 template <element E, int KeyDim, int ValueDim = KeyDim>

@@ -97,7 +97,7 @@ void attend_retrieving(const host& exec, const Spec& spec, const Memory& place, 
     const page_layer<E, index::shape> layer{&spec.index,    place.rows,    place.side, Spec::sketch, Spec::zones,  run.rows_of,
                                             run.columns_of, run.sequences, run.lists,  run.kept,     place.ordinal};
     attend_pages<Spec::coded, E, T>(exec, layer, spec.reranker, page, q, out, lse,
-                                    {options.keep, options.pages, options.scale, options.soft_cap}, scratch);
+                                    {options.keep, options.pages, options.scale, options.soft_cap, options.others}, scratch);
   } else {
     attend_retrieved<E, T>(exec,
                            {place.rows, key_columns_of(place.side), Spec::sketch, Spec::zones, run.rows_of, run.columns_of, run.balances,

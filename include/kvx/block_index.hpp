@@ -7,11 +7,14 @@
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/entering_blocks.hpp>
 #include <kvx/entering_pages.hpp>
+#include <kvx/entering_values.hpp>
 #include <kvx/index/block_columns.hpp>
 #include <kvx/index/host/kept_pages.hpp>
 #include <kvx/index/host/tree_lists.hpp>
 #include <kvx/layout/sequence_book.hpp>
+#include <kvx/rerank/tiers.hpp>
 #include <kvx/sketch/host/sketch_writer.hpp>
+#include <kvx/sketch/host/value_code.hpp>
 #include <kvx/sketch/query_energies.hpp>
 #include <kvx/step.hpp>
 
@@ -24,10 +27,11 @@
 
 namespace kvx {
 
-/// The columns of a key sketch where they stand behind those of an index that packs blocks.
+/// The columns of a key sketch where they stand behind those of an index that packs blocks, and what codes values where they are kept.
 template <element E>
 struct block_code_writer {
   sketch_writer<E> codes;
+  value_encoder<E> values = {};
 };
 template <element E>
 void encode_page(const host& exec, const block_code_writer<E>& writer, const row_view<const E>& rows, std::int64_t page, int head,
@@ -47,6 +51,8 @@ class block_index {
   static constexpr dci_shape shape = Spec::index_type::shape;
 
   explicit block_index(const parts& of) : encoder_{{make_key_encoder<E, Spec::sketch.bits>(Spec::sketch, layout::shape.key_dim)}} {
+    if constexpr (any(Spec::others))
+      encoder_.values = make_value_encoder<E, Spec::others.value_bits>(layout::shape.value_dim, Spec::sketch.seed);
     require_range("index.reuse.layers", of.spec.index.reuse.layers, 1, 4096, call_site::here());
     require_range("index.reuse.steps", of.spec.index.reuse.steps, 1, kept_pages::tokens, call_site::here());
     for (int l = 0; l < of.geometry.layers; ++l) {
@@ -134,6 +140,10 @@ class block_index {
       if constexpr (Spec::coded) encode_pages(exec, encoder_, layer, std::span<const entering_page>(pages), rows_of, {});
       index_entering<E>(exec, shape, layout::shape, Spec::zones.sink, of.geometry.rope, row_view<const E>(layer.rows), layer.side, blocks,
                         rows_of, columns_of);
+      if constexpr (any(Spec::others)) {
+        encode_entering_values<E>(exec, encoder_.values, Spec::sketch, shape, Spec::zones.sink, row_view<const E>(layer.rows), layer.side,
+                                  blocks, rows_of, columns_of);
+      }
     }
   }
 

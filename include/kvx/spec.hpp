@@ -32,7 +32,8 @@ concept reads_sketch = requires {
 /// codec       how `save` stores rows: `raw`, `calibrated<chain<...>>`
 ///
 /// Columns are those of the index; index and reranker share one sketch, whose signs are the sign bits of the code. Where the reranker has
-/// tiers, columns of values follow (tiered_columns). Beside an index of semantic pages a sketch stands only where something reads it.
+/// tiers, columns of values follow (tiered_columns, block_columns). Beside an index of semantic pages a sketch stands only where something
+/// reads it.
 template <class Layout, index_policy Index = full_scan, class Reranker = pass_through, class Codec = raw>
 struct spec {
   using layout_type = Layout;
@@ -73,8 +74,8 @@ struct spec {
 
   /// How tokens take part whose rows are not read.
   static constexpr tiers others = tiers_of<Reranker>();
-  static_assert(!any(others) || (reads_sketch<Index> && sketch.centre && sketch.norms),
-                "spec: tiers need key sketches with centre and norms, as sign_buckets<> has them");
+  static_assert(!any(others) || packs_blocks<Index> || (reads_sketch<Index> && sketch.centre && sketch.norms),
+                "spec: tiers need key sketches with centre and norms, as sign_buckets<> has them, or the pages of dci_tree");
 
   static constexpr auto columns(page_shape page) {
     if constexpr (packs_blocks<Index>) {
@@ -84,7 +85,7 @@ struct spec {
       static_assert(Index::shape.by != dci_shape::metric::full,
                     "spec: a cache keeps the energies of queries alone: the metric of dci_tree must be keys or diagonal");
       static_assert(!std::same_as<Reranker, fullest_pages>, "spec: fullest_pages keeps pages in the order of time; dci_tree finds its own");
-      return block_columns(Index::shape, coded, sketch, page);
+      return block_columns(Index::shape, coded, sketch, {others.value_bits, any(others)}, page);
     } else if constexpr (any(others)) {
       return tiered_columns(sketch, others.value_bits, page);
     } else if constexpr (reads_sketch<Index>) {

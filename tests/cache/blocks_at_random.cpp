@@ -269,10 +269,10 @@ TEST_CASE("bisection in the metric of the queries, best members through the tree
   play<ice<pages, dci_shape{.block = 16, .by = metric::diagonal, .rank = ranking::best_member, .first_promotion = 200}>>(1000);
 }
 
-TEST_CASE("cells cut by a projection, the best tokens by their codes") {
+TEST_CASE("cells cut by a projection, the best tokens by their codes, the others in tiers") {
   play<ice<pages,
            dci_shape{.block = 16, .pack = packing::projection, .by = metric::keys, .rank = ranking::best_member, .first_promotion = 200},
-           rsq_ip<4>>>(1100);
+           rsq_ip<4, tiers{.value_bits = 4, .tail = true}>>>(1100);
 }
 
 TEST_CASE("members by their codes, in slabs") {

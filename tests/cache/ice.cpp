@@ -29,6 +29,7 @@ constexpr dci_shape by_means{.block = 32, .by = dci_shape::metric::diagonal, .ra
 
 template <dci_shape Shape, class Reranker = pass_through, element E = float>
 using ice = cache<host, spec<paged<E, small_page, cut>, dci_tree<Shape>, Reranker>>;
+using in_tiers = rsq_ip<4, tiers{.value_bits = 4, .tail = true}>;
 
 geometry two_layers() {
   return {.layers = 2,
@@ -81,15 +82,18 @@ void check_near(const std::vector<float>& a, const std::vector<float>& b) {
 }  // namespace
 
 TEST_CASE_TEMPLATE("an unlimited budget is dense attention, a small one keeps its tokens", C, ice<by_tree>, ice<by_means, exact>,
-                   ice<by_means, rsq_ip<4>>) {
+                   ice<by_means, in_tiers>) {
   fixture<C> x(500, 3);
   CHECK(x.c.stats().retrieval_tokens == 480 - cut.sink);
   const auto dense = x.attend({.path = route::dense});
   check_near(x.attend({.keep = 5000, .path = route::retrieve}), dense);
+  const auto with = [&](std::int64_t keep, attention_audit& audit) {
+    x.attend({.keep = keep, .path = route::retrieve, .others = {.coded = false, .tail = false}, .audit = &audit});
+  };
   attention_audit none, few, many;
-  x.attend({.keep = 0, .path = route::retrieve, .audit = &none});
-  x.attend({.keep = 24, .path = route::retrieve, .audit = &few});
-  x.attend({.keep = 240, .path = route::retrieve, .audit = &many});
+  with(0, none);
+  with(24, few);
+  with(240, many);
   CHECK(none.mean_mass() < few.mean_mass());
   CHECK(few.mean_mass() < many.mean_mass());
   CHECK(many.mean_mass() < .999);
@@ -122,6 +126,24 @@ TEST_CASE("a budget below one page is refused, and the cache goes on") {
   CHECK(x.c.length(x.s) == 201);
 }
 
+TEST_CASE("nothing is dropped: in tiers attention is nearer to dense, and without them it is that of the tokens kept, bit for bit") {
+  fixture<ice<by_means, in_tiers>> x(500, 3);
+  fixture<ice<by_means, rsq_ip<4>>> kept(500, 3);
+  attend_options how{.keep = 24, .path = route::retrieve, .others = {.coded = false, .tail = false}};
+  const auto hard = x.attend(how);
+  CHECK(hard == kept.attend(how));
+  const auto dense = x.attend({.path = route::dense});
+  const auto apart = [&](const std::vector<float>& a) {
+    double sum = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) sum += std::abs(static_cast<double>(a[i]) - static_cast<double>(dense[i]));
+    return sum;
+  };
+  how.others = {};
+  CHECK(apart(x.attend(how)) < apart(hard) / 4);
+  how.keep = 0;
+  CHECK(apart(x.attend(how)) < apart(hard) / 2);
+}
+
 TEST_CASE("one token, and sequences without a block, attend to what there is") {
   for (const std::int64_t n : {0, 1, 15, 16, 17, 47, 48}) {
     CAPTURE(n);
@@ -131,7 +153,7 @@ TEST_CASE("one token, and sequences without a block, attend to what there is") {
 }
 
 TEST_CASE_TEMPLATE("keys of NaN are accepted and never found; equal and zero keys are found like others", C, ice<by_tree>, ice<by_means>,
-                   ice<by_means, rsq_ip<4>>) {
+                   ice<by_means, in_tiers>) {
   fixture<C> x(0, 1);
   x.open = x.c.begin(x.exec, {});  // dropped
   const std::vector<token> ids = tokens(1, 300);

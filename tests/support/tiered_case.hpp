@@ -2,6 +2,7 @@
 // A batch that is attended to in tiers, and what that is by its definition: in double, one token after the other.
 
 #include "retrieve_case.hpp"
+#include "tiered_reference.hpp"
 #include "value_code.hpp"
 
 #include <kvx/attend/host/retrieve.hpp>
@@ -13,22 +14,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <span>
 #include <vector>
 
 namespace kvx::test {
-
-/// What one group sees of a zone in tiers.
-struct tiered_reference {
-  std::vector<double> out;    // (N, Q, Dv)
-  std::vector<double> bound;  // (N, Q): what rounding weights to 1/254 of the largest may do to a component of out
-  std::vector<double> lse;    // (N, Q)
-  std::int64_t coded = 0;     // coded rows, pages with a tail, tokens in them: of all units
-  std::int64_t tails = 0;
-  std::int64_t tail_tokens = 0;
-};
 
 /// Rows, queries and codes; change them through `rows` and `q`, then encode().
 template <int ValueBits>
@@ -138,14 +128,6 @@ class tiered_case : public retrieve_case {
   }
 
  private:
-  /// What weighs in a softmax: a logit, how often it counts, a value.
-  struct member {
-    double logit = 0;
-    double times = 1;
-    std::vector<double> value;
-    double coded_norm = 0;  // of what comes from a value's code
-  };
-
   /// The candidates of a group, ascending, with what ranks them.
   struct ranking {
     std::vector<char> proposed;  // (end of the zone)
@@ -245,7 +227,7 @@ class tiered_case : public retrieve_case {
       return o.soft_cap > 0 ? static_cast<double>(o.soft_cap) * std::tanh(x / static_cast<double>(o.soft_cap)) : x;
     };
     for (int g = 0; g < G; ++g) {
-      std::vector<member> all;
+      std::vector<weighted> all;
       const auto exact = [&](std::int64_t t) {
         const float* const k = rows.view().key.at(of.pages[t / P], head, t % P);
         const float* const v = rows.view().value.at(of.pages[t / P], head, t % P);
@@ -281,11 +263,7 @@ class tiered_case : public retrieve_case {
             const std::vector<double> v =
                 decoded_value<ValueBits>(page.codes + t % P * value_row_bytes(ValueBits, Dv), page.scales[t % P], Dv, shape_.sketch.seed);
             all.push_back({capped(logit), 1, mean_value(j)});
-            for (int d = 0; d < Dv; ++d) {
-              all.back().value[static_cast<std::size_t>(d)] += v[static_cast<std::size_t>(d)];
-              all.back().coded_norm += v[static_cast<std::size_t>(d)] * v[static_cast<std::size_t>(d)];
-            }
-            all.back().coded_norm = std::sqrt(all.back().coded_norm);
+            all.back().add_code(v);
             r.coded += g == 0 ? 1 : 0;
           }
         }
@@ -298,20 +276,7 @@ class tiered_case : public retrieve_case {
         r.tail_tokens += g == 0 ? left(candidate, j) : 0;
       }
 
-      double most = -std::numeric_limits<double>::infinity(), sum = 0, largest = 0, squares = 0;
-      for (const member& m : all) most = std::max(most, m.logit);
-      std::vector<double> out(static_cast<std::size_t>(Dv));
-      for (const member& m : all) {
-        const double e = m.times * std::exp(m.logit - most);
-        sum += e;
-        for (std::size_t d = 0; d < out.size(); ++d) out[d] += e * m.value[d];
-        largest = std::max(largest, m.coded_norm * (m.coded_norm > 0 ? e : 0));
-        squares += m.coded_norm > 0 ? 1 : 0;
-      }
-      // A weight times its scale is rounded by at most 1/254 of the largest of its 32; errors of many tokens add up like noise.
-      r.bound.push_back(sum > 0 ? 2 * largest / sum / 254 * std::sqrt(squares) : 0);
-      for (const double x : out) r.out.push_back(sum > 0 ? x / sum : 0);
-      r.lse.push_back(sum > 0 ? most + std::log(sum) : -std::numeric_limits<double>::infinity());
+      add_head(all, Dv, r);
     }
   }
 
@@ -320,21 +285,5 @@ class tiered_case : public retrieve_case {
  protected:
   value_columns values_;
 };
-
-/// The largest difference between an answer and its reference, in units of the tolerance: 3e-5 + 1e-6 of the value, and the bound of the
-/// head's coded values.
-inline double distance(const retrieved& got, const tiered_reference& expected) {
-  if (got.out.size() != expected.out.size() || got.lse.size() != expected.lse.size()) return 1e9;
-  double worst = 0;
-  const auto compare = [&](float x, double y, double bound) {
-    if (static_cast<double>(x) == y) return;
-    const double error = std::abs(static_cast<double>(x) - y) / (3e-5 + 1e-6 * std::abs(y) + bound);
-    worst = std::max(worst, std::isnan(error) ? 1e9 : error);
-  };
-  const std::size_t dim = got.lse.empty() ? 1 : got.out.size() / got.lse.size();
-  for (std::size_t i = 0; i < got.out.size(); ++i) compare(got.out[i], expected.out[i], expected.bound[i / dim]);
-  for (std::size_t i = 0; i < got.lse.size(); ++i) compare(got.lse[i], expected.lse[i], 0);
-  return worst;
-}
 
 }  // namespace kvx::test

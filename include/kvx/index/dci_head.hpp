@@ -17,6 +17,7 @@ namespace kvx {
 /// pages         logical page j: its rows lie under the id pages[j]
 /// column_pages  and its columns under column_pages[j]: the same ids but for external layouts
 /// sink          tokens at the start that are attended anyway: whole pages, in no semantic page and not in the tree
+/// finite_values a token whose value cannot be averaged (can_be_averaged) is never found, like one whose key cannot be
 template <class E>
 struct dci_head {
   row_view<const E> rows;
@@ -27,9 +28,13 @@ struct dci_head {
   const std::int32_t* column_pages = nullptr;
   std::int64_t head = 0;
   std::int64_t sink = 0;
+  bool finite_values = false;
 
   KVX_HD constexpr const E* key(std::int64_t token) const {
     return rows.key.at(pages[token / rows.page_tokens], head, token % rows.page_tokens);
+  }
+  KVX_HD constexpr const E* value(std::int64_t token) const {
+    return rows.value.at(pages[token / rows.page_tokens], head, token % rows.page_tokens);
   }
   KVX_HD constexpr packed_page packed(const dci_shape& s, std::int64_t page) const {
     return {members.at(column_pages[page], head), rows.page_tokens, packed_page::entry_bytes(s)};

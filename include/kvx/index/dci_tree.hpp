@@ -70,7 +70,8 @@ static_assert([] {
   return promoted > 90 && promoted < 160;  // 123 of 4,096
 }());
 
-/// Whether links of the tree are kept: the search follows them, and the packing of cells reads them.
+/// Whether links of the tree are kept: the search follows them, and the packing of cells reads them. Means are read by searches, and by
+/// what stands for tokens whose rows are not read (block_columns).
 KVX_HD constexpr bool keeps_links(const dci_shape& s) {
   return s.rank == dci_shape::ranking::best_member || s.pack == dci_shape::packing::projection;
 }

@@ -2,9 +2,12 @@
 // One new token and KV head of a decode step on the host, where an index finds semantic pages.
 
 #include <kvx/attend/host/head_attention.hpp>
+#include <kvx/attend/host/page_tiers.hpp>
+#include <kvx/attend/host/tiers.hpp>
 #include <kvx/attend/pages.hpp>
 #include <kvx/backend/host.hpp>
 #include <kvx/core/bits.hpp>
+#include <kvx/core/math.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/block_columns.hpp>
@@ -17,6 +20,7 @@
 #include <kvx/rerank/host/exact.hpp>
 #include <kvx/rerank/host/rsq_ip.hpp>
 #include <kvx/rerank/pass_through.hpp>
+#include <kvx/rerank/tiers.hpp>
 #include <kvx/sketch/host/top_k.hpp>
 #include <kvx/transform/srht.hpp>
 
@@ -72,6 +76,8 @@ struct attend_parts {
   std::int32_t* positions;  // (C)
   float* logits;            // (G, C)
   float* scores;            // (C)
+  std::int32_t* members;    // (C) where the reranker has tiers
+  page_candidates by_page;  // the same
   std::byte* codes;         // of the reranking of members
   std::int64_t codes_bytes = 0;
   std::byte* stage;  // of one stage after the other
@@ -94,6 +100,11 @@ struct attend_parts {
     if constexpr (!std::is_same_v<Reranker, pass_through>) {
       stage_bytes = std::max(stage_bytes, rerank_scratch(serial, reranker, page.key_dim, G));
     }
+    members = s.take<std::int32_t>(any(tiers_of<Reranker>()) ? tokens : 0);
+    if constexpr (any(tiers_of<Reranker>())) {
+      by_page = page_candidates(s, page, G, tokens);
+      stage_bytes = std::max(stage_bytes, attend_tiers_scratch(page, tiers_of<Reranker>().value_bits, G, tokens));
+    }
     stage = s.take<std::byte>(stage_bytes);
   }
 };
@@ -103,7 +114,8 @@ struct attend_parts {
 /// One new token and KV head. Its methods run in the order they stand here, on the caller's thread.
 ///
 /// what        resident rows first, whose log-sum-exp ranks the others; semantic pages from the index; their members, or where there is a
-///             reranker the best of them, into the same softmax
+///             reranker the best of them, into the same softmax; with tiers, their other members by their codes, and all other pages by
+///             their means
 template <class E, dci_shape Shape, class Reranker>
 class paged_head {
  public:
@@ -116,6 +128,7 @@ class paged_head {
         part_(part),
         item_(item),
         head_(head),
+        tiered_(tiers_used(others, options.others)),
         attention_(layer.rows, layer.rows_of[item], layer.zones, query, head, heads, {options.scale, options.soft_cap}, part.head,
                    {part.stage, static_cast<std::size_t>(part.stage_bytes)}) {}
 
@@ -126,9 +139,10 @@ class paged_head {
     attention_.residents();
     const token_zone& zone = attention_.zone;
     const std::int64_t P = layer_.rows.page_tokens;
-    if (zone.begin >= zone.end || options_.keep == 0) return;
+    if (zone.begin >= zone.end || (options_.keep == 0 && !tiered_.any())) return;
     if constexpr (coded) rotate_queries();
-    const std::int64_t wanted = wanted_pages(options_, P, ranks, (zone.end - zone.begin) / P);
+    const std::int64_t wanted = wanted_pages(options_, P, ranks, tiered_.coded, (zone.end - zone.begin) / P);
+    if (wanted == 0) return;
     const std::span<std::int32_t> out(part_.pages, static_cast<std::size_t>(wanted));
     if (wanted == (zone.end - zone.begin) / P) {  // all of them: nothing to look for
       std::iota(out.begin(), out.end(), static_cast<std::int32_t>(zone.begin / P));
@@ -145,7 +159,9 @@ class paged_head {
   template <class T>
   void attend(const tensor_view<T, 3>& out, const tensor_view<float, 2>& lse) {
     std::int64_t count = tokens_of(Shape, index(), {part_.pages, static_cast<std::size_t>(found_)}, part_.ids);
-    if constexpr (ranks) {
+    if (leaves_others(count)) {
+      if constexpr (any(others)) count = attend_below(count);
+    } else if constexpr (ranks) {
       if (count > options_.keep) count = keep_best(count);
     }
     attention_.take({part_.ids, static_cast<std::size_t>(count)});
@@ -153,6 +169,7 @@ class paged_head {
   }
 
  private:
+  static constexpr tiers others = tiers_of<Reranker>();
   static constexpr bool ranks = !std::is_same_v<Reranker, pass_through>;
   static constexpr bool coded = Shape.rank == dci_shape::ranking::coded_member || requires { Reranker::bits; };
   static constexpr int code_bits = [] {
@@ -225,15 +242,66 @@ class paged_head {
 
   /// Leaves the best `keep` of the ids, ascending. Returns how many.
   std::int64_t keep_best(std::int64_t count) const {
+    const std::int64_t taken = rank(count);
+    for (std::int64_t i = 0; i < taken; ++i) part_.ids[i] = part_.ids[part_.positions[i]];
+    return taken;
+  }
+
+  /// Logits and scores of all ids, and the positions of the best `keep`, ascending. Returns how many.
+  std::int64_t rank(std::int64_t count) const {
+    if (count == 0) return 0;
     const std::span<const std::int32_t> ids(part_.ids, static_cast<std::size_t>(count));
     const tensor_view<float, 2> logits(part_.logits, attention_.queries().extents[0], count);
     const std::span<float> scores(part_.scores, ids.size());
     rank_by(reranker_, ids, logits, stage());
     group_scores(serial_, reranker_.rule, read_only(logits), attention_.lse(), scores, stage());
     const std::span<std::int32_t> positions(part_.positions, ids.size());
-    const std::int64_t taken = top_k<std::int32_t>(serial_, scores, options_.keep, positions).taken;
-    for (std::int64_t i = 0; i < taken; ++i) part_.ids[i] = part_.ids[part_.positions[i]];
-    return taken;
+    return top_k<std::int32_t>(serial_, scores, options_.keep, positions).taken;
+  }
+
+  /// Whether tokens of the zone that are not among these ids' best take part.
+  bool leaves_others(std::int64_t count) const {
+    const token_zone& zone = attention_.zone;
+    return tiered_.any() && zone.begin < zone.end && (count > options_.keep || found_ < (zone.end - zone.begin) / layer_.rows.page_tokens);
+  }
+
+  /// The tiers below the best `keep` of the ids. Leaves those, ascending, and returns how many.
+  std::int64_t attend_below(std::int64_t count) {
+    const std::int64_t kept = rank(count), G = attention_.queries().extents[0];
+    const token_zone& zone = attention_.zone;
+    std::int64_t taken = 0;  // candidates whose codes can be read; without coded rows those that are kept
+    if (tiered_.coded) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (!is_nan(part_.scores[i])) part_.members[taken++] = static_cast<std::int32_t>(i);
+      }
+    } else {
+      taken = std::copy_n(part_.positions, kept, part_.members) - part_.members;
+    }
+    const page_candidates& to = part_.by_page;
+    const std::span<const std::int32_t> ids(part_.ids, static_cast<std::size_t>(count));
+    find_page_tails(Shape, index(), zone.begin, zone.end, ids, {part_.members, static_cast<std::size_t>(taken)},
+                    tensor_view<const float, 2>(part_.logits, G, count), to);
+    for (std::int64_t i = 0; i < kept; ++i) {
+      part_.members[i] = to.places[part_.positions[i]];
+      part_.ids[i] = part_.ids[part_.positions[i]];
+    }
+    key_columns means;
+    means[column_means] = layer_.side[column_member_means];
+    const row_view<const E>& rows = layer_.rows;
+    const page_shape page{rows.page_tokens, rows.key_dim, rows.value_dim};
+    const tier_view of{.zone = {page, means, head_, layer_.columns_of[item_].pages, zone.begin, zone.end},
+                       .pages = to.pages,
+                       .values = page_values_of(layer_.side),
+                       .bits = others.value_bits,
+                       .seed = layer_.sketch.seed,
+                       .ids = {to.ids, static_cast<std::size_t>(taken)},
+                       .exact = {part_.members, static_cast<std::size_t>(kept)},
+                       .plain = attention_.queries(),
+                       .scale = attention_.scale(),
+                       .soft_cap = options_.soft_cap};
+    attend_tiers<others.value_bits>(of, tiered_, tensor_view<float, 2>(to.logits, G, taken), attention_.states(), attention_.sums(),
+                                    stage());
+    return kept;
   }
 
   const host serial_{.threads = 1};
@@ -243,6 +311,7 @@ class paged_head {
   const host_pages::attend_parts<Reranker>& part_;
   std::size_t item_;
   std::int64_t head_;
+  tier_options tiered_;
   head_attention<E> attention_;
   std::int64_t found_ = 0;
 };

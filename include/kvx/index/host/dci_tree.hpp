@@ -13,6 +13,7 @@
 #include <kvx/index/dci_tree.hpp>
 #include <kvx/index/host/dci_links.hpp>
 #include <kvx/index/host/pack_block.hpp>
+#include <kvx/index/page_values.hpp>
 #include <kvx/index/query_metric.hpp>
 
 #include <algorithm>
@@ -102,9 +103,13 @@ class indexer {
       if (first + t < of_.sink) continue;
       load(first + t, n);
       at_.offsets[n] = t;
-      if (can_be_found(at_.squares[n])) ++n;
+      if (can_be_found(at_.squares[n]) && has_value(first + t)) ++n;
     }
     keys_ = {at_.rows, at_.offsets, n, dim_, pitch()};
+  }
+
+  bool has_value(std::int64_t token) const {
+    return !of_.finite_values || can_be_averaged(square_value(of_.value(token), of_.rows.value_dim));
   }
 
   void link(std::int64_t first) {
@@ -191,7 +196,7 @@ class indexer {
     p.count() = count;
     p.spread() = 0;
     if (!keeps_links(shape_)) p.radius() = 0;
-    if (!keeps_means(shape_)) return;
+    if (of_.means.data == nullptr) return;
     average(keys_, rows, count, at_.mean);
     round_mean(mean_of(first, j));
     average(asked_.rows, rows, count, at_.asked_mean);
