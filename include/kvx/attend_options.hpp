@@ -5,6 +5,7 @@
 #include <kvx/attend/pages.hpp>
 #include <kvx/attend/retrieve.hpp>
 #include <kvx/attend/tiers.hpp>
+#include <kvx/core/check.hpp>
 #include <kvx/index/sign_buckets.hpp>
 
 #include <cstdint>
@@ -37,5 +38,11 @@ struct attend_options {
   float* lse = nullptr;
   attention_audit* audit = nullptr;
 };
+
+/// Refuses a budget that is not one page, where whole pages are attended to.
+inline void require_a_page(const attend_options& options, std::int64_t page_tokens, call_site where) {
+  require(options.keep == 0 || options.keep >= page_tokens || options.pages.pages > 0, "attend: keep is less than the tokens of a page",
+          where);
+}
 
 }  // namespace kvx

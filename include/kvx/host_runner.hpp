@@ -81,8 +81,7 @@ class host_runner {
               const attend_options& options, call_site where) {
     using reranker = typename Spec::reranker_type;
     constexpr bool whole_pages = (packs && std::is_same_v<reranker, pass_through>) || std::is_same_v<reranker, fullest_pages>;
-    require(!whole_pages || options.keep == 0 || options.keep >= layout::shape.tokens || options.pages.pages > 0,
-            "attend: keep is less than the tokens of a page", where);
+    if constexpr (whole_pages) require_a_page(options, layout::shape.tokens, where);
     observe(exec, of, step, layer, q);
     const memory& place = of.layer(layer);
     attend_batch batch{step.rows(place.group), step.items[static_cast<std::size_t>(place.group)], step.balances,

@@ -27,6 +27,8 @@ using small_in = spec<paged<float, page_shape{.tokens = 16, .key_dim = D, .value
                       sign_buckets<key_sketch{.balance = 64}>, rsq_ip<4>>;
 using small = small_in<placement::resident>;
 using small_far = small_in<placement::offload_uva>;
+using small_ice = spec<paged<float, page_shape{.tokens = 16, .key_dim = D, .value_dim = Dv}, zones{.sink = 16, .local = 20}>,
+                       dci_tree<dci_shape{.block = 32}>>;
 using dense_only = spec<paged<float, page_shape{.tokens = 16, .key_dim = D, .value_dim = Dv}>>;
 
 /// Inputs and outputs at addresses that stay, for steps of N new tokens.
@@ -187,6 +189,10 @@ TEST_CASE("a replayed step gives the bits of the same calls, retrieving") {
 
 TEST_CASE("a replayed step that chooses rows in host memory gives the bits of calls with all rows near") {
   replay<small, small_far>({.keep = 10, .path = attend_options::route::retrieve}, 0, 24);
+}
+
+TEST_CASE("a replayed step gives the bits of the same calls, with semantic pages, and learns as they do") {
+  replay<small_ice>({.keep = 32, .path = attend_options::route::retrieve}, 0, 32);
 }
 
 TEST_CASE("short sequences in a replayed step attend to everything") { replay<small>({.keep = 10}, 1e-4f, 17); }

@@ -10,6 +10,7 @@
 #include <kvx/cache_parts.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/tensor_view.hpp>
+#include <kvx/cuda/attend_pages_run.cuh>
 #include <kvx/cuda/device_scratch.cuh>
 #include <kvx/cuda/step_descriptor.cuh>
 #include <kvx/layout/batch_item.hpp>
@@ -54,11 +55,15 @@ std::int64_t short_below(const attend_options& options) {
 template <class Spec>
 attend_memory run_memory(const device& exec, const cache_parts<Spec>& of, std::int64_t tokens, std::int64_t longest,
                          const attend_options& options) {
-  using reranker = typename Spec::reranker_type;
-  return attend_retrieved_scratch<reranker>(exec, Spec::sketch, Spec::index_type::scoring, Spec::zones, Spec::layout_type::shape,
-                                            of.layers[0].rows, of.geometry.query_heads, tokens, longest,
-                                            {options.keep, options.breadth, options.scale, options.soft_cap, options.others},
-                                            short_below<Spec>(options), offloads<typename Spec::layout_type>());
+  if constexpr (device_packs<Spec>) {
+    return attend_pages_scratch(exec, of.layers[0].rows, pages_of_run(of, tokens, longest, options, short_below<Spec>(options)));
+  } else {
+    using reranker = typename Spec::reranker_type;
+    return attend_retrieved_scratch<reranker>(exec, Spec::sketch, Spec::index_type::scoring, Spec::zones, Spec::layout_type::shape,
+                                              of.layers[0].rows, of.geometry.query_heads, tokens, longest,
+                                              {options.keep, options.breadth, options.scale, options.soft_cap, options.others},
+                                              short_below<Spec>(options), offloads<typename Spec::layout_type>());
+  }
 }
 
 /// Tokens that a sequence may have: those of the largest pool that keeps them all. With windows alone nothing bounds a sequence, and graphs
@@ -75,7 +80,7 @@ std::int64_t longest_sequence(const cache_parts<Spec>& of) {
 /// New tokens of a run at most, so that what retrieval needs in scratch stays near a GiB.
 template <class Spec>
 std::int64_t most_run_tokens(const device& exec, const cache_parts<Spec>& of) {
-  if constexpr (reads_sketch<typename Spec::index_type>) {
+  if constexpr (reads_sketch<typename Spec::index_type> || device_packs<Spec>) {
     const attend_memory one = run_memory(exec, of, 1, longest_sequence(of), {});
     return std::max<std::int64_t>(1, (std::int64_t{1} << 30) / one.bytes);
   } else {
@@ -90,7 +95,7 @@ attend_memory attend_layer_scratch(const device& exec, const cache_parts<Spec>& 
   const device_batch all = step.batch(0, replays);
   attend_memory most{attend_dense_scratch(exec, of.layers[0].rows, all, of.geometry.query_heads),
                      attend_dense_tickets(exec, of.layers[0].rows, all, of.geometry.query_heads)};
-  if constexpr (reads_sketch<typename Spec::index_type>) {
+  if constexpr (reads_sketch<typename Spec::index_type> || device_packs<Spec>) {
     if (options.path == attend_options::route::dense) return most;
     for (const retrieve_run& run : step.runs) {
       if (run.prompt && options.path == attend_options::route::by_length) continue;
@@ -130,6 +135,10 @@ inline step_routes routes_of(std::span<const batch_item> entries, const zones& b
 /// Writes down the queries that are learned from.   q (N, Q, D)
 template <class Spec, class T>
 void observe_layer(const device& exec, const cache_parts<Spec>& of, const device_step& step, int layer, tensor_view<const T, 3> q) {
+  if constexpr (device_learns<Spec>) {
+    if (step.learns || step.replayable)
+      observe_energies(exec, energies_of(of.layer(layer).side, Spec::layout_type::shape), step.batch(of.layer(layer).group, false), q);
+  }
   if (!of.balances.on() || (!step.learns && !step.replayable)) return;  // no samples were planned
   const learning_rules& rules = of.balances.rules();
   observe_tokens(exec, step.descriptor->at.samples, rules.at(of.layer(layer).ordinal), rules.heads, q);
@@ -153,20 +162,14 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const Offload
     attend_dense<E, T>(exec, place.rows, densely, q, out, lse, {options.scale, options.soft_cap, kind.tokens, kind.sink},
                        scratch.bytes.span(), scratch.counter_span(), far, where);
   };
-  if constexpr (reads_sketch<typename Spec::index_type>) {
+  if constexpr (reads_sketch<typename Spec::index_type> || device_packs<Spec>) {
     if (place.retrieves) {
       const step_routes routes = routes_of(plan.items[static_cast<std::size_t>(place.group)], Spec::zones, options, replays);
-      const bool learns = of.balances.on() && (step.learns || replays);
+      const bool learns = (of.balances.on() || device_learns<Spec>)&&(step.learns || replays);
       if (learns && routes.dense) observe_layer<Spec, T>(exec, of, step, layer, q);
       const step_addresses& at = step.descriptor->at;
       for (const retrieve_run& run : step.runs) {
         if (!routes.retrieves || (run.prompt && routes.dense) || run.tokens == 0) continue;
-        const device_batch batch = step.run(run, replays);
-        device_retrieve_layer<E> from{place.rows, key_columns_of(place.side), Spec::sketch, Spec::zones, step.row_run(run, replays), batch};
-        if (of.balances.on()) from.balances = at.balances + run.entry;
-        if (learns && !routes.dense) from.samples = at.samples + run.token;
-        from.learned_at = of.balances.rules().at(place.ordinal);
-        from.values = value_columns_of(place.side);
         const auto rows = [&](auto view) {
           view.data = view.data != nullptr ? view.at(run.token, 0, 0) : nullptr;
           view.extents[0] = run.tokens;
@@ -175,17 +178,30 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const Offload
         tensor_view<float, 2> sums = lse;
         if (sums.data != nullptr) sums.data = lse.at(run.token, 0);
         sums.extents[0] = run.tokens;
-        const auto far = [&] {
-          if constexpr (offloads<typename Spec::layout_type>()) {
-            return offload.rows_of(place.ordinal);
-          } else {
-            return all_near{};
-          }
-        }();
-        attend_retrieved<Spec::layout_type::shape, E, T>(exec, from, Spec::index_type::scoring, of.spec.reranker, rows(q), rows(out), sums,
-                                                         {options.keep, options.breadth, options.scale, options.soft_cap, options.others},
-                                                         routes.shorter ? short_below<Spec>(options) - 1 : 0, scratch.bytes.span(),
-                                                         scratch.counter_span(), far, where);
+        const device_batch batch = step.run(run, replays);
+        const std::int64_t whole_below = routes.shorter ? short_below<Spec>(options) - 1 : 0;
+        if constexpr (device_packs<Spec>) {
+          attend_pages_run<Spec, T>(exec, of, layer, batch, learns && !routes.dense, rows(q), rows(out), sums, options, whole_below,
+                                    scratch.bytes.span(), scratch.counter_span(), where);
+        } else {
+          device_retrieve_layer<E> from{place.rows,  key_columns_of(place.side), Spec::sketch,
+                                        Spec::zones, step.row_run(run, replays), batch};
+          if (of.balances.on()) from.balances = at.balances + run.entry;
+          if (learns && !routes.dense) from.samples = at.samples + run.token;
+          from.learned_at = of.balances.rules().at(place.ordinal);
+          from.values = value_columns_of(place.side);
+          const auto far = [&] {
+            if constexpr (offloads<typename Spec::layout_type>()) {
+              return offload.rows_of(place.ordinal);
+            } else {
+              return all_near{};
+            }
+          }();
+          attend_retrieved<Spec::layout_type::shape, E, T>(exec, from, Spec::index_type::scoring, of.spec.reranker, rows(q), rows(out),
+                                                           sums,
+                                                           {options.keep, options.breadth, options.scale, options.soft_cap, options.others},
+                                                           whole_below, scratch.bytes.span(), scratch.counter_span(), far, where);
+        }
       }
       if (!routes.dense) return;
       if (routes.retrieves) densely = step.prompts(replays);

@@ -11,6 +11,7 @@
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/cuda/attend_layer.cuh>
+#include <kvx/cuda/attend_pages_run.cuh>
 #include <kvx/cuda/copy_pages.cuh>
 #include <kvx/cuda/device_scratch.cuh>
 #include <kvx/cuda/encode_step.cuh>
@@ -18,8 +19,11 @@
 #include <kvx/cuda/page_tables.cuh>
 #include <kvx/cuda/row_offload.cuh>
 #include <kvx/cuda/step_descriptor.cuh>
+#include <kvx/index/block_columns.hpp>
 #include <kvx/layout/cuda/rows.cuh>
 #include <kvx/layout/placement.hpp>
+#include <kvx/sketch/cuda/energies.cuh>
+#include <kvx/sketch/query_energies.hpp>
 #include <kvx/spec.hpp>
 #include <kvx/step.hpp>
 
@@ -47,16 +51,17 @@ class device_runner {
   using memory = typename parts::memory;
   static constexpr bool spills = offloads<layout>();
   static_assert(layout::owns_rows, "an external layout is for the host: the device's rows lie in pages of the cache");
-  static_assert(parts::columns.size() == 0 || reads_sketch<typename Spec::index_type>,
-                "on the device an index has the columns of a key sketch, or none");
-  static_assert(!packs_blocks<typename Spec::index_type>, "semantic pages are for the host: dci_tree has no kernels yet");
+  static_assert(parts::columns.size() == 0 || reads_sketch<typename Spec::index_type> || device_packs<Spec>,
+                "on the device an index has the columns of a key sketch or of semantic pages, or none");
   static_assert(!any(Spec::others) || layout::shape.tokens <= most_tile_members, "tiers on the device: pages of at most 1,024 tokens");
 
   device_runner(const device& exec, const parts& of)
       : home_(exec),
         tables_(of.plan.groups.size() + 1, of.book->slots().size()),
         offload_(exec, of, call_site::here()),
-        encoder_(exec, of.geometry.layers, parts::columns.size() > 0) {}
+        encoder_(exec, of.geometry.layers, parts::columns.size() > 0) {
+    if constexpr (device_packs<Spec>) require_device_pages(of.spec, call_site::here());
+  }
   device_runner(device_runner&&) = default;
   device_runner& operator=(device_runner&&) = delete;
   ~device_runner() {
@@ -78,11 +83,14 @@ class device_runner {
       now->most_queries = std::max(now->most_queries, p.tokens);
     }
     for (const learning_entry& entry : step.learning) now->learns = now->learns || !entry.samples.empty();
+    for (const reservation::part& p : step.reserved.parts)
+      now->learns = now->learns || (device_learns<Spec> && learned_positions(p.length) < learned_positions(p.length + p.tokens));
     now->runs = retrieve_runs(step.reserved.parts, most_run_tokens(exec, of));
     now->replayable = std::none_of(now->runs.begin(), now->runs.end(), [](const retrieve_run& r) { return r.prompt; });
     scratch_.reserve(exec, attend_layer_scratch(exec, of, *now, attend_options{}, now->replayable), captured_);
     upload(exec, of, step, *now, where);
     copy(exec, of, step.reserved.copies);
+    if constexpr (device_learns<Spec>) forget_queries(exec, of, *now);
     step.of_backend = now;
   }
 
@@ -96,6 +104,7 @@ class device_runner {
               const attend_options& options, call_site where) {
     require(options.audit == nullptr, "attend: an audit is for the host", where);
     require(options.budget.of == retrieve_budget::kind::head, "attend: on the device, keep counts rows of a KV head", where);
+    if constexpr (device_packs<Spec>) require_a_page(options, layout::shape.tokens, where);
     const device_step& now = planned(step);
     const memory& place = of.layer(layer);
     const bool replays = is_capturing(exec);
@@ -124,7 +133,9 @@ class device_runner {
 
   void encode(const device& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted) {
     require_uncaptured(exec);
-    if constexpr (parts::columns.size() > 0) {
+    if constexpr (device_packs<Spec>) {
+      encoder_.template encode_blocks<Spec>(exec, of, step, accepted);
+    } else if constexpr (parts::columns.size() > 0) {
       const auto frame_of = [&](std::int32_t page) {
         if constexpr (spills) {
           return offload_.frame(page);
@@ -156,6 +167,14 @@ class device_runner {
 
  private:
   static const device_step& planned(const step_plan& step) { return *static_cast<const device_step*>(step.of_backend.get()); }
+
+  /// Nothing is known of the queries of new tokens.
+  void forget_queries(const device& exec, const parts& of, const device_step& now) const {
+    if (!now.learns) return;
+    for (const memory& place : of.layers) {
+      if (place.retrieves) forget_energies(exec, energies_of(place.side, layout::shape), now.batch(place.group, false));
+    }
+  }
 
   void mark_seen(const step_plan& step, int ordinal) {
     for (const learning_entry& entry : step.learning) {

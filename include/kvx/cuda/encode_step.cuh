@@ -9,7 +9,10 @@
 #include <kvx/core/element.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/cuda/device_scratch.cuh>
+#include <kvx/entering_blocks.hpp>
 #include <kvx/entering_pages.hpp>
+#include <kvx/index/block_columns.hpp>
+#include <kvx/index/cuda/dci_tree.cuh>
 #include <kvx/layout/batch_item.hpp>
 #include <kvx/learned_balance.hpp>
 #include <kvx/sketch/cuda/balance.cuh>
@@ -114,10 +117,7 @@ class step_encoder {
           energies.push_back(sample->seen[static_cast<std::size_t>(layer.ordinal)] != 0 ? sample->energies.get() : nullptr);
       }
     }
-    device side = exec;
-    side.stream = side_.get();
-    committed_.record(exec.stream);
-    committed_.hold(side);
+    const device side = beside(exec);
     const commit_lists at =
         place(side, std::ssize(list), std::ssize(energies), std::ssize(key_pages), std::ssize(completed) * std::ssize(layers_));
     std::vector<balance_to_fix> to_fix;    // (layers that retrieve, completed)
@@ -143,11 +143,49 @@ class step_encoder {
       if constexpr (any(Spec::others))
         encode_values<Spec::others.value_bits>(side, Spec::sketch, rows, key_columns_of(layer.side), value_columns_of(layer.side),
                                                at.pages + layer.ordinal * std::ssize(pages), std::ssize(pages));
-      encoded& last = layers_[static_cast<std::size_t>(layer.ordinal)];
-      last.done.record(side.stream);
-      last.pending = true;
+      mark_encoded(side, layer.ordinal);
     }
     for (const completed_balance& c : completed) c.mark_seen(rules, *step.learning[c.entry].balance);
+  }
+
+  /// Packs the blocks of tokens that enter into semantic pages. Nothing of it can be seen before the sequences grow: it may throw.
+  template <class Spec>
+  void encode_blocks(const device& exec, const cache_parts<Spec>& of, const step_plan& step, std::span<const std::int64_t> accepted) {
+    using layout = typename Spec::layout_type;
+    constexpr dci_shape shape = Spec::index_type::shape;
+    constexpr std::int64_t P = layout::shape.tokens, seen = learns_metric(shape) ? metric_tokens : shape.block;
+    const std::span<const batch_item> items = step.items[static_cast<std::size_t>(of.retrieving_group())];
+    const std::vector<entering_blocks> entering = blocks_of(step.reserved, Spec::zones, P, accepted, items);
+    if (entering.empty()) return;
+    std::vector<std::int32_t> pages;      // those that each run of blocks reads
+    std::vector<std::size_t> pages_at;    // (blocks) where they begin
+    std::vector<block_to_index> list;
+    for (const entering_blocks& run : entering) {
+      const std::int64_t end = (run.first + run.count) * shape.block;
+      const std::int64_t first = std::max<std::int64_t>((run.first + 1) * shape.block - seen, 0) / P;
+      pages_at.insert(pages_at.end(), static_cast<std::size_t>(run.count), pages.size());
+      pages.insert(pages.end(), items[run.entry].pages + first, items[run.entry].pages + end / P);
+      for (std::int64_t b = run.first; b < run.first + run.count; ++b) list.push_back({nullptr, first, b});
+    }
+    const device side = beside(exec);
+    const auto parts = [&](scratch_parts memory) {
+      const auto there = memory.take<block_to_index>(std::ssize(list));
+      return std::pair(std::pair(there, memory.take<std::int32_t>(std::ssize(pages))), memory.used);
+    };
+    memory_.reserve(side, parts({}).second, false);
+    const auto [list_at, table_at] = parts({memory_.data()}).first;
+    for (std::size_t i = 0; i < list.size(); ++i) list[i].pages = table_at + pages_at[i];
+    const upload_piece pieces[] = {{list_at, list.data(), static_cast<std::int64_t>(list.size() * sizeof(block_to_index))},
+                                   {table_at, pages.data(), static_cast<std::int64_t>(pages.size() * sizeof(std::int32_t))}};
+    uploads_.enqueue(side, pieces);
+    for (const auto& layer : of.layers) {
+      if (!layer.retrieves) continue;
+      const row_view<const typename layout::element_type> rows(layer.rows);
+      const energy_column energies = learns_metric(shape) ? energies_of(layer.side, layout::shape) : energy_column{};
+      index_blocks(side, shape, rows, layer.side[column_members], layer.side[column_member_means], energies, of.geometry.rope,
+                   Spec::zones.sink, list_at, std::ssize(list));
+      mark_encoded(side, layer.ordinal);
+    }
   }
 
   /// Later work of the caller's stream waits for what was encoded of a layer; of a graph, whatever that is when the graph runs.
@@ -170,6 +208,21 @@ class step_encoder {
     event done;
     bool pending = false;
   };
+
+  /// The stream of the cache's own, behind all that the caller's has.
+  device beside(const device& exec) {
+    device side = exec;
+    side.stream = side_.get();
+    committed_.record(exec.stream);
+    committed_.hold(side);
+    return side;
+  }
+  void mark_encoded(const device& side, int ordinal) {
+    encoded& last = layers_[static_cast<std::size_t>(ordinal)];
+    last.done.record(side.stream);
+    last.pending = true;
+  }
+
   /// Where the lists of a commit lie on the device.
   struct commit_lists {
     page_to_encode* pages = nullptr;

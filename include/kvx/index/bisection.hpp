@@ -47,4 +47,21 @@ KVX_HD constexpr void scale_direction(const double* sums, int dim, float* w) {
 /// Pages of the lower half of a node.
 KVX_HD constexpr int lower_pages(int pages) { return pages / 2; }
 
+/// Pages [first, first + count) of a packing.
+struct page_range {
+  int first = 0;
+  int count = 0;
+};
+
+/// Node k of 2^depth of a packing into so many pages, left to right: one of fewer than two pages is not cut.
+KVX_HD constexpr page_range node_of(int pages, int depth, int k) {
+  page_range node{0, pages};
+  for (int bit = depth - 1; bit >= 0; --bit) {
+    const int lower = lower_pages(node.count);
+    node = (k >> bit & 1) != 0 ? page_range{node.first + lower, node.count - lower} : page_range{node.first, lower};
+  }
+  return node;
+}
+static_assert(node_of(13, 2, 3).first == 9 && node_of(13, 2, 3).count == 4 && node_of(13, 2, 2).first == 6);
+
 }  // namespace kvx

@@ -30,6 +30,12 @@ struct asked_keys {
   double trace = 0;
 };
 
+/// A component of z = M x where M is a diagonal: the product is exact in double, and so is that with a power of two.
+KVX_HD constexpr float asked_component(float metric, float x, double factor) {
+  return static_cast<float>(static_cast<double>(metric) * static_cast<double>(x) * factor);
+}
+static_assert(asked_component(3, 5, .5) == 7.5f);
+
 /// Floats from one row to the next.
 KVX_HD constexpr std::int64_t block_key_pitch(int dim) { return round_up(dim, 2 * fixed_dot_lanes); }
 

@@ -47,15 +47,17 @@ struct energy_column {
   }
 
   /// The sample of a position that is learned from.
-  bf16* sample(const std::int32_t* pages, std::int64_t head, std::int64_t position) const {
+  KVX_HD bf16* sample(const std::int32_t* pages, std::int64_t head, std::int64_t position) const {
     const std::int64_t slot = position % page_tokens / learning_stride;
     return reinterpret_cast<bf16*>(at.at(pages[position / page_tokens], head)) + slot * dim;
   }
 };
 
+KVX_HD constexpr bool is_learned_from(std::int64_t position) { return position % learning_stride == learning_stride - 1; }
+
 /// Positions below n that are learned from.
-constexpr std::int64_t learned_positions(std::int64_t n) { return n / learning_stride; }
-constexpr std::int64_t learned_position(std::int64_t i) { return (i + 1) * learning_stride - 1; }
+KVX_HD constexpr std::int64_t learned_positions(std::int64_t n) { return n / learning_stride; }
+KVX_HD constexpr std::int64_t learned_position(std::int64_t i) { return (i + 1) * learning_stride - 1; }
 static_assert(learned_positions(7) == 0 && learned_positions(8) == 1 && learned_position(0) == 7);
 
 /// Marks the positions [from, to) of one head as not seen: what lay there before belongs to nobody.

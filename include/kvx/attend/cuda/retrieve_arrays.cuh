@@ -1,6 +1,7 @@
 #pragma once
 // The arrays between the launches of attention over what retrieval finds, for all units at once.
 
+#include <kvx/attend/cuda/attend_memory.cuh>
 #include <kvx/attend/cuda/rows.cuh>
 #include <kvx/attend/cuda/tiers.cuh>
 #include <kvx/attend/retrieve.hpp>
@@ -47,20 +48,6 @@ struct device_retrieve_layer {
   std::int64_t learned_at = 0;
   value_columns values = {};
 };
-
-/// Memory that attention needs between and behind launches.
-///
-/// bytes       of scratch, any contents
-/// counters    zeros before the first call; every call leaves zeros
-struct attend_memory {
-  std::int64_t bytes = 0;
-  std::int64_t counters = 0;
-
-  friend constexpr bool operator==(const attend_memory&, const attend_memory&) = default;
-};
-constexpr attend_memory larger(attend_memory a, attend_memory b) {
-  return {a.bytes > b.bytes ? a.bytes : b.bytes, a.counters > b.counters ? a.counters : b.counters};
-}
 
 /// What one call leaves for its own launches; a unit is a new token and a KV head.
 ///

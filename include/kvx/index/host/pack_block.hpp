@@ -138,14 +138,15 @@ inline asked_keys ask_block(const block_keys& keys, const query_metric& metric, 
   for (int t = 0; t < keys.n; ++t) {
     const float* const x = keys.row(t);
     float* const z = parts.asked + t * keys.pitch;
-    std::fill_n(parts.sums, keys.pitch, 0.0);
     if (!metric.full) {
-      for (int d = 0; d < D; ++d) parts.sums[d] = diagonal(d) * static_cast<double>(x[d]);
-    } else {
-      for (int e = 0; e < D; ++e) {  // M is symmetric: its row e
-        const float* const row = metric.values + static_cast<std::ptrdiff_t>(e) * D;
-        for (int d = 0; d < D; ++d) parts.sums[d] += static_cast<double>(row[d]) * static_cast<double>(x[e]);
-      }
+      for (int d = 0; d < D; ++d) z[d] = asked_component(metric.values[d], x[d], factor);
+      std::fill(z + D, z + keys.pitch, 0.0f);
+      continue;
+    }
+    std::fill_n(parts.sums, keys.pitch, 0.0);
+    for (int e = 0; e < D; ++e) {  // M is symmetric: its row e
+      const float* const row = metric.values + static_cast<std::ptrdiff_t>(e) * D;
+      for (int d = 0; d < D; ++d) parts.sums[d] += static_cast<double>(row[d]) * static_cast<double>(x[e]);
     }
     for (std::int64_t d = 0; d < keys.pitch; ++d) z[d] = static_cast<float>(parts.sums[d] * factor);
   }

@@ -6,8 +6,10 @@
 #include <kvx/backend/cuda/launch.cuh>
 #include <kvx/backend/cuda/ticket.cuh>
 #include <kvx/backend/device.cuh>
+#include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/layout/cuda/row_dots.cuh>
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/far_rows.hpp>
 #include <kvx/layout/row_view.hpp>
@@ -26,7 +28,7 @@
 namespace kvx {
 
 /// Threads and candidates of a block: eight lanes read a row.
-inline constexpr int exact_threads = 512, exact_lanes = 8, exact_candidates = 256;
+inline constexpr int exact_threads = 512, exact_candidates = 256;
 
 template <class E, class Far>
 struct exact_arguments {
@@ -44,26 +46,6 @@ struct exact_arguments {
   unsigned blocks = 1;
 };
 
-/// Elements [d, d + 16 bytes) of a row as floats, those from `dim` on 0.
-template <class E, int Unit>
-__device__ __forceinline__ void load_piece(const E* row, int d, int dim, bool wide, float (&x)[Unit]) {
-  if (wide && d + Unit <= dim) {
-    const uint4 four = *reinterpret_cast<const uint4*>(row + d);
-    const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-    for (int i = 0; i < Unit; ++i) {
-      if constexpr (sizeof(E) == 4) {
-        x[i] = __uint_as_float(words[i]);
-      } else {
-        x[i] = to_float(E{static_cast<std::uint16_t>(words[i / 2] >> 16 * (i % 2))});
-      }
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < Unit; ++i) x[i] = d + i < dim ? to_float(row[d + i]) : 0.0f;
-  }
-}
-
 /// Logits of the candidates [first, last) of a unit for heads [g0, g0 + Heads), by one block.
 ///
 /// shapes      queries (Heads, pitch) in shared memory, scaled, 0 in their padding, behind a barrier
@@ -71,39 +53,25 @@ __device__ __forceinline__ void load_piece(const E* row, int d, int dim, bool wi
 template <int Threads, int Heads, class E, class Far>
 __device__ __forceinline__ void exact_logits(const exact_arguments<E, Far>& a, std::int64_t unit, const rerank_unit& u, std::int64_t first,
                                              std::int64_t last, int g0, const float* queries, int pitch) {
-  constexpr int unit_elements = 16 / static_cast<int>(sizeof(E)), rows = Threads / exact_lanes;
-  const int dim = a.rows.key_dim, G = a.out.group, lane = static_cast<int>(threadIdx.x) % exact_lanes;
+  constexpr int rows = Threads / row_lanes;
+  const int dim = a.rows.key_dim, G = a.out.group, lane = static_cast<int>(threadIdx.x) % row_lanes;
   std::uint32_t largest = 0;  // order, of head g0 + lane
   for (std::int64_t turn = first; turn < last; turn += rows) {
-    const std::int64_t t = turn + static_cast<int>(threadIdx.x) / exact_lanes;
+    const std::int64_t t = turn + static_cast<int>(threadIdx.x) / row_lanes;
     const bool valid = t < last;
     std::int32_t id = 0, page = 0;
     if (valid && lane == 0) {
       id = a.in.ids[unit * a.in.id_pitch + t];
       page = u.pages[id >> a.page_shift];
     }
-    id = __shfl_sync(all_lanes, id, 0, exact_lanes);
-    page = __shfl_sync(all_lanes, page, 0, exact_lanes);
+    id = __shfl_sync(all_lanes, id, 0, row_lanes);
+    page = __shfl_sync(all_lanes, page, 0, row_lanes);
     const E* const row = a.far.row(a.rows, page, unit % a.out.heads, id & (a.rows.page_tokens - 1)).key;
-    float sums[Heads] = {};
-    for (int d = lane * unit_elements; valid && d < dim; d += exact_lanes * unit_elements) {
-      float x[unit_elements];
-      load_piece(row, d, dim, a.wide, x);
-#pragma unroll
-      for (int h = 0; h < Heads; ++h) {
-#pragma unroll
-        for (int i = 0; i < unit_elements; i += 4) {
-          const float4 q = *reinterpret_cast<const float4*>(queries + h * pitch + d + i);
-          sums[h] = fmaf(q.x, x[i], sums[h]);
-          sums[h] = fmaf(q.y, x[i + 1], sums[h]);
-          sums[h] = fmaf(q.z, x[i + 2], sums[h]);
-          sums[h] = fmaf(q.w, x[i + 3], sums[h]);
-        }
-      }
-    }
+    float sums[Heads];
+    row_dots(row, valid, dim, a.wide, queries, pitch, sums);
 #pragma unroll
     for (int h = 0; h < Heads; ++h) {
-      const float sum = warp_sum<exact_lanes>(sums[h]);
+      const float sum = sums[h];
       if (!valid || lane != h || g0 + h >= G) continue;
       const float logit = sum - sum == 0 ? sum : quiet_nan;
       a.out.logits_of(unit)[(g0 + h) * a.out.pitch + t] = logit;
@@ -112,7 +80,7 @@ __device__ __forceinline__ void exact_logits(const exact_arguments<E, Far>& a, s
   }
   if (a.rule.by != group_rule::kind::softmax_sum) return;
 #pragma unroll
-  for (int step = exact_lanes; step < warp_lanes; step *= 2) {
+  for (int step = row_lanes; step < warp_lanes; step *= 2) {
     const std::uint32_t other = __shfl_xor_sync(all_lanes, largest, step);
     if (other > largest) largest = other;
   }
@@ -132,14 +100,10 @@ __global__ void __launch_bounds__(Threads, 1) rerank_exact_kernel(exact_argument
   }
   if (first >= u.count) return;
   auto* const shared = dynamic_shared<float>();
-  const int dim = a.rows.key_dim, pitch = (dim + 7) / 8 * 8, G = a.out.group;
+  const int dim = a.rows.key_dim, pitch = row_query_floats(dim), G = a.out.group;
   const std::int64_t last = first + exact_candidates < u.count ? first + exact_candidates : u.count;
   for (int g0 = 0; g0 < G; g0 += Heads) {
-    const float* const plain = a.in.plain + (unit * G + g0) * dim;
-    for (int i = static_cast<int>(threadIdx.x); i < Heads * pitch; i += Threads) {
-      const int h = i / pitch, d = i % pitch;
-      shared[i] = g0 + h < G && d < dim ? plain[h * dim + d] * a.scale : 0.0f;
-    }
+    stage_row_queries<Threads, Heads>(a.in.plain + unit * G * dim, g0, G, dim, a.scale, shared);
     __syncthreads();
     exact_logits<Threads, Heads>(a, unit, u, first, last, g0, shared, pitch);
     __syncthreads();
@@ -173,9 +137,7 @@ void rerank(const device& exec, const exact& policy, const key_sketch& sketch, c
   while ((1 << a.page_shift) < rows.page_tokens) ++a.page_shift;
   a.takes_all = sketch.norms;
   a.shares_scores = shared_score_bytes(out.candidates) > 0;
-  const auto multiple = [](std::int64_t elements) { return elements * static_cast<std::int64_t>(sizeof(E)) % 16 == 0; };
-  a.wide = reinterpret_cast<std::uintptr_t>(rows.key.data) % 16 == 0 && multiple(rows.key.page_stride) && multiple(rows.key.head_stride) &&
-           multiple(rows.key.slot_stride);
+  a.wide = rows_on_16(rows.key);
   a.scale = in.scale != 0 ? in.scale : 1 / std::sqrt(static_cast<float>(rows.key_dim));
   const std::int64_t blocks = out.candidates > 0 ? ceil_div(out.candidates, exact_candidates) : 1;
   require_range("rerank: blocks", blocks * out.units(), 0, INT32_MAX, where);

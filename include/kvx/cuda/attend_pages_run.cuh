@@ -1,0 +1,84 @@
+#pragma once
+// Attention over semantic pages in a cache on the device: one run of new tokens, in one layer.
+
+#include <kvx/attend/cuda/pages.cuh>
+#include <kvx/attend_options.hpp>
+#include <kvx/backend/device.cuh>
+#include <kvx/cache_parts.hpp>
+#include <kvx/core/check.hpp>
+#include <kvx/core/tensor_view.hpp>
+#include <kvx/index/block_columns.hpp>
+#include <kvx/index/cuda/pack_block.cuh>
+#include <kvx/index/dci_tree.hpp>
+#include <kvx/layout/device_batch.hpp>
+#include <kvx/layout/page_shape.hpp>
+#include <kvx/layout/placement.hpp>
+#include <kvx/rerank/pass_through.hpp>
+#include <kvx/spec.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+namespace kvx {
+
+/// What a device finds semantic pages by.
+template <class Spec>
+constexpr bool device_packs = [] {
+  using index = typename Spec::index_type;
+  if constexpr (packs_blocks<index>) {
+    constexpr dci_shape shape = index::shape;
+    static_assert(!keeps_links(shape), "semantic pages on a device: there is no tree, neither best_member nor projection");
+    static_assert(shape.rank == dci_shape::ranking::mean_then_member || shape.rank == dci_shape::ranking::mean_key,
+                  "semantic pages on a device: they are ranked by mean_then_member or mean_key");
+    static_assert(shape.block <= most_packed_tokens, "semantic pages on a device: blocks of at most 1,024 tokens");
+    static_assert(!Spec::coded && std::is_same_v<typename Spec::reranker_type, pass_through>,
+                  "semantic pages on a device: whole pages are attended to, without a reranker");
+    static_assert(!offloads<typename Spec::layout_type>(), "semantic pages on a device: rows lie in the device's memory");
+  }
+  return packs_blocks<index>;
+}();
+
+/// Whether queries are learned from that lie in a column beside the rows.
+template <class Spec>
+constexpr bool device_learns = [] {
+  if constexpr (device_packs<Spec>) return learns_metric(Spec::index_type::shape);
+  return false;
+}();
+
+/// Refuses what a device does not do with semantic pages.
+template <class Spec>
+void require_device_pages(const Spec& spec, call_site where) {
+  require(!spec.index.interleave, "index.interleave: on a device the heads of a group rank pages together", where);
+  require(spec.index.reuse.layers == 1 && spec.index.reuse.steps == 1, "index.reuse: on a device every token of every layer searches",
+          where);
+}
+
+/// The search of a run of so many new tokens.
+template <class Spec>
+page_search_shape<page_budget> pages_of_run(const cache_parts<Spec>& of, std::int64_t tokens, std::int64_t longest,
+                                            const attend_options& options, std::int64_t whole_below) {
+  return page_search_of(Spec::index_type::shape, of.spec.index.rule, Spec::layout_type::shape, Spec::zones, of.geometry.kv_heads,
+                        of.geometry.query_heads, tokens, longest, {options.keep, options.pages, options.scale, options.soft_cap},
+                        whole_below);
+}
+
+/// shapes      q, out, lse: the rows of the run
+/// learns      queries of the positions that are learned from are written down
+template <class Spec, class T>
+void attend_pages_run(const device& exec, const cache_parts<Spec>& of, int layer, const device_batch& batch, bool learns,
+                      tensor_view<const T, 3> q, tensor_view<T, 3> out, tensor_view<float, 2> lse, const attend_options& options,
+                      std::int64_t whole_below, std::span<std::byte> scratch, std::span<unsigned> counters, call_site where) {
+  using E = typename Spec::layout_type::element_type;
+  constexpr page_shape page = Spec::layout_type::shape;
+  const auto& place = of.layer(layer);
+  device_page_layer<E> from{place.rows, place.side[column_members], place.side[column_member_means], {}, Spec::zones, batch};
+  if constexpr (device_learns<Spec>) {
+    if (learns) from.energies = energies_of(place.side, page);
+  }
+  attend_pages<page, E, T>(exec, from, pages_of_run(of, batch.tokens, batch.longest, options, whole_below), q, out, lse, scratch, counters,
+                           where);
+}
+
+}  // namespace kvx

@@ -1,0 +1,136 @@
+#pragma once
+// The arrays of a search for semantic pages on the device, for all units at once.
+
+#include <kvx/core/annotate.hpp>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/scratch_parts.hpp>
+#include <kvx/index/page_search.hpp>
+#include <kvx/layout/device_batch.hpp>
+#include <kvx/layout/row_ids.hpp>
+#include <kvx/layout/row_view.hpp>
+#include <kvx/layout/token_zone.hpp>
+#include <kvx/layout/zones.hpp>
+
+#include <cstdint>
+
+namespace kvx {
+
+/// What searches are planned for. A unit is a new token and a KV head: unit = token * heads + head.
+///
+/// heads, group    KV heads; query heads of each
+/// tokens          new tokens of a step at most
+/// longest         tokens of a sequence at most
+/// budget          budget.wanted(page tokens, pages of the zone): pages to be found, no fewer of a longer zone
+/// how             page_search, but for its pages and beam
+/// whole_below     in sequences that hold fewer committed tokens than this all pages of the zone are found
+template <class Budget>
+struct page_search_shape {
+  dci_shape index;
+  int page_tokens = 16;
+  zones cut;
+  int heads = 1;
+  int group = 1;
+  std::int64_t tokens = 1;
+  std::int64_t longest = 0;
+  Budget budget;
+  page_search how;
+  std::int64_t whole_below = 0;
+
+  KVX_HD constexpr std::int64_t units() const { return tokens * heads; }
+
+  /// Pages to be found in a zone of so many, of a sequence of so many committed tokens.
+  KVX_HD constexpr std::int64_t wanted(std::int64_t pages, std::int64_t committed) const {
+    return committed < whole_below ? pages : budget.wanted(page_tokens, pages);
+  }
+  /// Pages whose members are looked at, at most.
+  KVX_HD constexpr std::int64_t probes(std::int64_t pages, std::int64_t wanted) const {
+    const std::int64_t most = how.probes > 0 ? how.probes : default_probes(index, page_tokens, pages * page_tokens, wanted);
+    return most < pages ? most : pages;
+  }
+};
+
+/// What a search keeps and leaves. Trivially copyable; all pointers are the device's.
+///
+/// ids, counts (units, id_pitch) members of the pages found, ascending; how many (units), -1 for a unit that takes no part
+/// found       (units, found_pitch) pages, ascending; before: members of those before each
+/// logits      (units, G, page_pitch) of the pages' means and spreads, entry 0 for the page of the zone's first token
+/// scores      (units, page_pitch)
+/// tops        (units, probe_pitch) the most promising pages, ascending; order: the best first
+/// best        (units, G, probe_pitch) logits of the best member of each page in that order; worth: (units, probe_pitch)
+struct page_search_arrays {
+  std::int32_t* ids = nullptr;
+  std::int32_t* counts = nullptr;
+  std::int32_t* found = nullptr;
+  std::int32_t* before = nullptr;
+  float* logits = nullptr;
+  float* scores = nullptr;
+  std::int32_t* tops = nullptr;
+  std::int32_t* order = nullptr;
+  float* best = nullptr;
+  float* worth = nullptr;
+  std::int64_t id_pitch = 0, found_pitch = 0, page_pitch = 0, probe_pitch = 0;
+
+  page_search_arrays() = default;
+  template <class Budget>
+  page_search_arrays(const page_search_shape<Budget>& s, scratch_parts& memory) {
+    const std::int64_t units = s.units(), pages = ceil_div(s.longest, s.page_tokens), wanted = s.wanted(pages, s.longest);
+    const std::int64_t whole = s.whole_below < s.longest ? ceil_div(s.whole_below, s.page_tokens) : pages;
+    found_pitch = s.whole_below > 0 && whole > wanted ? whole : wanted;
+    id_pitch = found_pitch * s.page_tokens;
+    page_pitch = round_up(pages, 4);
+    probe_pitch = round_up(s.probes(pages, wanted), 4);
+    ids = memory.take<std::int32_t>(units * id_pitch);
+    counts = memory.take<std::int32_t>(units);
+    found = memory.take<std::int32_t>(units * found_pitch);
+    before = memory.take<std::int32_t>(units * found_pitch);
+    logits = memory.take<float>(units * s.group * page_pitch);
+    scores = memory.take<float>(units * page_pitch);
+    tops = memory.take<std::int32_t>(units * probe_pitch);
+    order = memory.take<std::int32_t>(units * probe_pitch);
+    best = memory.take<float>(units * s.group * probe_pitch);
+    worth = memory.take<float>(units * probe_pitch);
+  }
+
+  row_ids members() const { return {ids, counts, id_pitch, id_pitch}; }
+};
+
+/// What the kernels of a search are told.
+///
+/// batch       items under the ids of pages and their columns
+/// plain, resident   (units, G, D) queries; (units, G) log-sum-exp of each head's residents
+/// wide        keys begin on multiples of 16 bytes
+template <class E, class Budget>
+struct page_search_call : page_search_shape<Budget> {
+  row_view<const E> rows;
+  column_array members;
+  column_array means;
+  device_batch batch;
+  const float* plain = nullptr;
+  const float* resident = nullptr;
+  float scale = 1;
+  bool wide = false;
+  page_search_arrays to;
+
+  KVX_HD constexpr packed_page packed(std::int32_t page, std::int64_t head) const {
+    return {members.at(page, head), this->page_tokens, packed_page::entry_bytes(this->index)};
+  }
+};
+
+/// The zone of one unit, in whole pages. Plain members: it lies in shared memory.
+struct page_zone {
+  const std::int32_t* pages;      // of the sequence
+  std::int64_t first, count;      // pages of the zone
+  std::int64_t wanted;            // to be found; -1: the unit takes no part
+
+  KVX_HD constexpr bool is_searched() const { return wanted > 0 && wanted < count; }
+};
+
+template <class Budget>
+KVX_HD constexpr page_zone page_zone_of(const page_search_shape<Budget>& s, const device_batch& batch, std::int64_t unit) {
+  const token_zone z = zone_of(batch, s.cut, s.page_tokens, unit / s.heads);
+  if (z.entry < 0) return {nullptr, 0, 0, -1};
+  const std::int64_t count = (z.end - z.begin) / s.page_tokens;
+  return {batch.items[z.entry].pages, z.begin / s.page_tokens, count, count > 0 ? s.wanted(count, z.committed) : 0};
+}
+
+}  // namespace kvx

@@ -1,0 +1,97 @@
+// A cache of semantic pages on the device decodes beside the same on the host: columns, energies and outputs.
+
+#include "cache_twins.cuh"
+
+#include <kvx/kvx.cuh>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+using namespace kvx;
+using test::twins;
+using route = attend_options::route;
+
+template <element E, int D, int Dv, dci_shape Shape>
+using ice = spec<paged<E, page_shape{.tokens = 8, .key_dim = D, .value_dim = Dv}, zones{.sink = 8, .local = 12}>, dci_tree<Shape>>;
+using by_means = ice<float, 24, 16, dci_shape{.block = 32}>;
+using by_mean_key = ice<bf16, 40, 136, dci_shape{.block = 16, .by = dci_shape::metric::keys, .rank = dci_shape::ranking::mean_key}>;
+
+/// Energies of every committed position that is learned from, seen or not.
+template <class Cache>
+std::vector<std::byte> energies_of_sequence(const Cache& c, sequence s) {
+  std::vector<std::byte> bytes;
+  constexpr page_shape page = Cache::layout::shape;
+  for (const int layer : {0, 2}) {
+    const energy_column column{c.column(layer, query_column), page.key_dim, page.tokens};
+    for (std::int64_t i = 0; i < learned_positions(c.length(s)); ++i) {
+      for (int h = 0; h < 2; ++h) {
+        const bf16* const sample = column.sample(c.pages(layer, s).data(), h, learned_position(i));
+        const bool seen = !is_nan(to_float(sample[0]));
+        const auto* const first = reinterpret_cast<const std::byte*>(sample);
+        bytes.insert(bytes.end(), first, first + (seen ? 2 * page.key_dim : 2));
+      }
+    }
+  }
+  return bytes;
+}
+
+template <class Spec>
+void decode(int steps, std::uint64_t seed, const attend_options& how) {
+  twins<Spec> t(seed);
+  for (int i = 0; i < steps; ++i) {
+    CAPTURE(i);
+    t.step_once(how);
+    if (i % 20 != 19) continue;
+    t.check_all();
+    if constexpr (learns_metric(Spec::index_type::shape)) {
+      for (const auto& p : t.open) CHECK(energies_of_sequence(t.a, p.a) == energies_of_sequence(t.b, p.b));
+    }
+  }
+  CHECK(t.compared > 100 * steps);
+  CHECK(t.apart == 0);
+  CHECK(t.a.stats().retrieval_tokens > 0);
+}
+
+}  // namespace
+
+TEST_CASE("300 steps with semantic pages on the device give what they give on the host") {
+  decode<by_means>(300, 21, {.keep = 24, .path = route::retrieve});
+}
+TEST_CASE("the same by mean keys alone, with wide values of bf16") { decode<by_mean_key>(40, 22, {.keep = 16, .path = route::retrieve}); }
+TEST_CASE("so few pages looked at as are kept") { decode<by_means>(40, 23, {.keep = 16, .pages = {.probes = 2}, .path = route::retrieve}); }
+
+TEST_CASE("long and short sequences and prompts in one step take their own ways") {
+  twins<by_means> t(24);
+  const attend_options how{.keep = 24};
+  t.open = {{t.a.open(t.on_host), t.b.open(t.on_device)}, {t.a.open(t.on_host), t.b.open(t.on_device)}};
+  t.feed({{t.open[0].a, 2040}, {t.open[1].a, 90}}, {{t.open[0].b, 2040}, {t.open[1].b, 90}}, true, how);
+  for (const std::int64_t prompt : {35, 1})
+    t.feed({{t.open[0].a, 2}, {t.open[1].a, prompt}}, {{t.open[0].b, 2}, {t.open[1].b, prompt}}, false, how);
+  t.check_all();
+  CHECK(t.apart == 0);
+}
+
+TEST_CASE("what a device does not do with semantic pages is refused, and the cache goes on") {
+  const test::test_stream stream;
+  const device exec{.stream = stream.get()};
+  const geometry g{.layers = 1, .kv_heads = 1, .query_heads = 2, .max_tokens = 64, .kinds = {layer_kind::retrieve()}};
+  by_means in_turns, reused;
+  in_turns.index.interleave = true;
+  reused.index.reuse.steps = 2;
+  CHECK_THROWS_AS((cache<device, by_means>(exec, in_turns, g)), usage_error);
+  CHECK_THROWS_AS((cache<device, by_means>(exec, reused, g)), usage_error);
+  test::cache_on_host<by_means> c(exec, {}, g);
+  const sequence s = c.open(exec);
+  step one = c.begin(exec, {{s, 1}});
+  test::append_all(c, exec, one, test::tokens(1, 1));
+  CHECK_THROWS_WITH_AS(test::attend_all(c, exec, one, test::tokens(1, 1), {.keep = 7, .path = route::retrieve}), doctest::Contains("keep"),
+                       usage_error);
+  CHECK(test::attend_all(c, exec, one, test::tokens(1, 1), {.keep = 8, .path = route::retrieve}).size() > 0);
+  c.commit(exec, one);
+}

@@ -1,0 +1,248 @@
+// What the device finds of semantic pages is what the host finds, token for token, where sums of logits are exact.
+
+#include <kvx/attend/cuda/pages.cuh>
+
+#include <kvx/index/host/dci_tree.hpp>
+#include <kvx/index/host/page_search.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "batch_on_device.cuh"
+#include "device_array.cuh"
+#include "support/paged_rows.hpp"
+
+using namespace kvx;
+using test::device_array;
+
+namespace {
+
+struct search_case {
+  dci_shape shape{.block = 32};
+  int page_tokens = 8;
+  int dim = 16;
+  int group = 3;
+  int heads = 1;
+  int sink = 8;
+  std::vector<std::int64_t> lengths{680, 300, 30};
+  std::int64_t new_tokens = 1;
+  page_options options{.keep = 40};
+  group_rule rule = {};
+  std::int64_t whole_below = 0;
+  bool residents = true;
+  unsigned seed = 1;
+};
+
+/// Keys of small integers in clusters that come again, means of powers of two of them: all logits are exact in float.
+class search_world {
+ public:
+  explicit search_world(const search_case& c)
+      : c_(c),
+        random_(c.seed),
+        rows_({.heads = c.heads, .page_tokens = c.page_tokens, .key_dim = c.dim, .value_dim = 4, .lengths = c.lengths}) {
+    std::vector<std::vector<int>> centres(9, std::vector<int>(static_cast<std::size_t>(c.dim)));
+    for (auto& centre : centres) {
+      for (int& x : centre) x = below(9) - 4;
+    }
+    std::int64_t pages = 0;
+    for (std::size_t s = 0; s < c.lengths.size(); ++s) {
+      pages += std::ssize(rows_.tables()[s]);
+      for (std::int64_t t = 0; t < c.lengths[s]; ++t) {
+        for (int h = 0; h < c.heads; ++h) {
+          const auto& centre = centres[static_cast<std::size_t>(below(9))];
+          for (int d = 0; d < c.dim; ++d)
+            rows_.key(s, t, h)[d] = round_to<bf16>(static_cast<float>(centre[static_cast<std::size_t>(d)] + below(3) - 1));
+        }
+      }
+    }
+    const auto columns = dci_columns(c.shape, {c.page_tokens, c.dim, 4});
+    for (const dci_column k : {column_members, column_member_means}) {
+      memory_[k].assign(static_cast<std::size_t>(columns[k].pitch() * pages * c.heads), std::byte{0xff});
+      arrays_[k] = {memory_[k].data(), columns[k].pitch(), c.heads, columns[k].pitch() * pages};
+    }
+    tokens_ = c.new_tokens * std::ssize(c.lengths);
+    for (std::int64_t i = 0; i < tokens_ * c.heads * c.group * c.dim; ++i) queries_.push_back(static_cast<float>(below(7) - 3));
+    for (std::int64_t i = 0; i < tokens_ * c.heads * c.group; ++i) resident_.push_back(static_cast<float>(below(40)) / 8);
+  }
+
+  bf16* key(std::size_t s, std::int64_t t) { return rows_.key(s, t, 0); }
+  std::vector<float>& queries() { return queries_; }
+
+  /// Packs all whole blocks; then both search.
+  void check() {
+    index();
+    const test::rows_on_device<bf16> rows(rows_);
+    std::vector<batch_item> items;
+    for (std::size_t s = 0; s < c_.lengths.size(); ++s) items.push_back(rows_.item(s, c_.new_tokens, std::ssize(items) * c_.new_tokens));
+    const test::batch_on_device batch(rows.tables(), items);
+    const device_array<std::byte> members(memory_[column_members]), means(memory_[column_member_means]);
+    const device_array<float> queries(queries_), resident(resident_);
+    page_search_call<bf16, page_budget> call;
+    static_cast<page_search_shape<page_budget>&>(call) =
+        page_search_of(c_.shape, c_.rule, {c_.page_tokens, c_.dim, 4}, cut(), c_.heads, c_.heads * c_.group, tokens_, batch.view().longest,
+                       c_.options, c_.whole_below);
+    call.rows = rows.view();
+    call.members = arrays_[column_members];
+    call.members.data = members.data();
+    call.means = arrays_[column_member_means];
+    call.means.data = means.data();
+    call.batch = batch.view();
+    call.plain = queries.data();
+    call.resident = c_.residents ? resident.data() : nullptr;
+    call.scale = scale;
+    call.wide = rows_on_16(call.rows.key);
+    scratch_parts size;
+    page_search_arrays(call, size);
+    const device_array<std::byte> memory(static_cast<std::size_t>(size.used));
+    scratch_parts parts{memory.data()};
+    call.to = page_search_arrays(call, parts);
+    const test::test_stream stream;
+    search_pages(device{.stream = stream.get()}, call);
+    stream.wait();
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(call.units() * call.to.id_pitch)),
+        counts(static_cast<std::size_t>(call.units()));
+    kvx::check("cudaMemcpy", cudaMemcpy(ids.data(), call.to.ids, ids.size() * 4, cudaMemcpyDeviceToHost));
+    kvx::check("cudaMemcpy", cudaMemcpy(counts.data(), call.to.counts, counts.size() * 4, cudaMemcpyDeviceToHost));
+    for (std::int64_t unit = 0; unit < call.units(); ++unit) {
+      CAPTURE(unit);
+      const std::int32_t* const first = ids.data() + unit * call.to.id_pitch;
+      const std::int64_t token = unit / c_.heads;
+      const batch_item& item = items[static_cast<std::size_t>(token / c_.new_tokens)];
+      const std::vector<std::int32_t> there(first, first + counts[static_cast<std::size_t>(unit)]);
+      const std::vector<std::int32_t> here = found(item, token % c_.new_tokens, unit, call);
+      CHECK(there == here);
+      sizes.insert(std::ssize(here));
+    }
+  }
+
+  std::set<std::int64_t> sizes;  // of what was found
+
+ private:
+  static constexpr float scale = .125f;
+
+  int below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
+  zones cut() const { return {.sink = c_.sink, .local = 20, .unit = c_.shape.block}; }
+  dci_head<bf16> head_of(std::size_t s, std::int64_t h) const {
+    const std::int32_t* const pages = rows_.tables()[s].data();
+    return {rows_.view(), arrays_[column_members], arrays_[column_member_means], {}, pages, pages, h, c_.sink};
+  }
+
+  void index() {
+    for (std::size_t s = 0; s < c_.lengths.size(); ++s) {
+      for (int h = 0; h < c_.heads; ++h) {
+        const std::int64_t blocks = c_.lengths[s] / c_.shape.block;
+        scratch_.resize(static_cast<std::size_t>(index_blocks_bytes(c_.shape, c_.page_tokens, c_.dim, c_.lengths[s])) + 64);
+        index_blocks<bf16>(host{.threads = 1}, c_.shape, head_of(s, h), 0, blocks, {}, aligned());
+      }
+    }
+  }
+
+  std::vector<std::int32_t> found(const batch_item& item, std::int64_t query, std::int64_t unit,
+                                  const page_search_shape<page_budget>& shape) {
+    const token_zone z = zone_of(item, 0, cut(), c_.page_tokens, query);
+    const std::int64_t pages = (z.end - z.begin) / c_.page_tokens, wanted = pages > 0 ? shape.wanted(pages, z.committed) : 0;
+    std::vector<std::int32_t> result(static_cast<std::size_t>(wanted));
+    std::iota(result.begin(), result.end(), static_cast<std::int32_t>(z.begin / c_.page_tokens));
+    const dci_head<bf16> of = head_of(static_cast<std::size_t>(unit / c_.heads / c_.new_tokens), unit % c_.heads);
+    if (wanted < pages && wanted > 0) {
+      const page_search how{.pages = static_cast<int>(wanted), .probes = c_.options.pages.probes, .rule = c_.rule};
+      const page_query asked{tensor_view<const float, 2>(queries_.data() + unit * c_.group * c_.dim, c_.group, c_.dim),
+                             c_.residents ? resident_.data() + unit * c_.group : nullptr, scale, z.begin, z.end};
+      scratch_.resize(static_cast<std::size_t>(search_pages_bytes({c_.page_tokens, c_.dim, 4}, c_.group, z.end, how)) + 64);
+      const auto n = search_pages<bf16>(host{.threads = 1}, c_.shape, of, {}, asked, how, result, aligned()).found;
+      result.resize(static_cast<std::size_t>(n));
+    }
+    std::vector<std::int32_t> ids(result.size() * static_cast<std::size_t>(c_.page_tokens));
+    ids.resize(static_cast<std::size_t>(tokens_of(c_.shape, of, result, ids.data())));
+    return ids;
+  }
+  std::span<std::byte> aligned() {
+    void* start = scratch_.data();
+    std::size_t space = scratch_.size();
+    auto* const at = static_cast<std::byte*>(std::align(64, 1, start, space));
+    return {at, space};
+  }
+
+  search_case c_;
+  std::mt19937 random_;
+  test::paged_rows<bf16> rows_;
+  std::vector<std::byte> memory_[dci_column_count];
+  column_array arrays_[dci_column_count];
+  std::int64_t tokens_ = 0;
+  std::vector<float> queries_, resident_;
+  std::vector<std::byte> scratch_;
+};
+
+using ranking = dci_shape::ranking;
+
+}  // namespace
+
+TEST_CASE("pages found by means and members are those of the host, for budgets from one page to all") {
+  for (const std::int64_t keep : {0, 8, 40, 200, 600, 5000}) {
+    CAPTURE(keep);
+    search_world({.options = {.keep = keep}, .seed = static_cast<unsigned>(keep + 1)}).check();
+  }
+}
+
+TEST_CASE("groups of 1 to 16 heads, several KV heads and new tokens, each rule, with residents and without") {
+  for (const int group : {1, 2, 4, 5, 8, 9, 16}) {
+    CAPTURE(group);
+    search_world({.group = group, .lengths = {500}, .seed = static_cast<unsigned>(group)}).check();
+  }
+  search_world({.heads = 3, .new_tokens = 4, .residents = false}).check();
+  for (const auto by : {group_rule::kind::mean, group_rule::kind::max}) search_world({.lengths = {500}, .rule = {by}}).check();
+}
+
+TEST_CASE("so many pages whatever is kept, so many looked at, by means alone, whole zones of short sequences") {
+  search_world({.options = {.keep = 40, .pages = {.pages = 2}}}).check();
+  for (const int probes : {1, 9, 1000}) search_world({.options = {.keep = 40, .pages = {.probes = probes}}}).check();
+  search_world({.shape = {.block = 32, .rank = ranking::mean_key}}).check();
+  search_world({.whole_below = 500}).check();
+  search_world({.shape = {.block = 64}, .page_tokens = 16, .dim = 9, .sink = 0, .options = {.keep = 64}}).check();
+}
+
+TEST_CASE("more pages are looked at where the next promises much, in long zones") {
+  for (const unsigned seed : {3u, 4u, 5u}) {
+    search_world w({.lengths = {3000}, .options = {.keep = 24}, .seed = seed});
+    w.check();
+    CHECK(*w.sizes.rbegin() == 24);
+  }
+}
+
+TEST_CASE("keys of NaN are never found, nor pages that hold nothing else; queries of NaN and infinity find no page") {
+  search_world w({.lengths = {500}});
+  for (std::int64_t t = 40; t < 460; ++t) {
+    if (t % 3 == 0 || (t > 90 && t < 200)) std::fill_n(w.key(0, t), 16, round_to<bf16>(t % 2 == 0 ? quiet_nan : infinity));
+  }
+  w.check();
+  for (const float x : {quiet_nan, infinity}) {
+    search_world of_nothing({.lengths = {500}});
+    of_nothing.queries()[2] = x;
+    of_nothing.check();
+  }
+  search_world zeros({.lengths = {500}});  // all pages are worth the same: the first ones are taken
+  std::fill(zeros.queries().begin(), zeros.queries().end(), 0.0f);
+  zeros.check();
+}
+
+TEST_CASE("misuse is refused") {
+  page_search_call<bf16, page_budget> call;
+  call.rows.key_dim = 8;
+  call.group = 129;
+  CHECK_THROWS_AS(search_pages(device{}, call), usage_error);
+  call.group = 1;
+  call.how.interleave = true;
+  CHECK_THROWS_AS(search_pages(device{}, call), usage_error);
+  call.how.interleave = false;
+  call.index.rank = ranking::coded_member;
+  CHECK_THROWS_AS(search_pages(device{}, call), usage_error);
+}
