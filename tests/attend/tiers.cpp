@@ -62,6 +62,15 @@ TEST_CASE("two bits a value, means alone; soft caps, scales; several new tokens;
   }
 }
 
+TEST_CASE("pages of one token, of two, of as many as a tail needs at least: one member, or all of them") {
+  for (const int P : {1, 2, 4, 8}) {
+    CAPTURE(P);
+    const tiered_case<4> c(shape_of(24, 2, {150, 37}, P));
+    for (const retrieve_options& o : {with(4, .2), with(0, .1), with(4, .1, false), with(150, 1)})
+      CHECK(distance(c.attend(o), c.in_tiers(o)) <= 1);
+  }
+}
+
 TEST_CASE("every length around pages and zones") {
   for (std::int64_t n = 3; n <= 120; ++n) {
     CAPTURE(n);
@@ -174,6 +183,8 @@ TEST_CASE("a budget of the layer: the best rows of all heads together, as many a
     CHECK(c.attend(o, {.threads = 4, .parallel = std_threads()}) == pooled);
     if (keep > 1) CHECK(*std::max_element(counts.begin(), counts.end()) > keep);
     CHECK(own.out != pooled.out);
+    o.others = {.skip = 0};  // what is not chosen is coded
+    CHECK(distance(c.attend(o), c.in_tiers(o)) <= 1);
   }
   CHECK(distance(c.attend({.keep = everything, .budget = {retrieve_budget::kind::layer}}), c.dense({})) <= 1);
   s.rows.heads = 1;

@@ -187,6 +187,12 @@ TEST_CASE("a replayed step gives the bits of the same calls, retrieving") {
   replay<small>({.keep = 10, .path = attend_options::route::retrieve}, 0, 32);
 }
 
+TEST_CASE("a replayed step with one budget for the heads of a layer, rows near and far; short sequences attend to everything") {
+  constexpr retrieve_budget of_layer{retrieve_budget::kind::layer};
+  replay<small, small_far>({.keep = 10, .path = attend_options::route::retrieve, .budget = of_layer}, 0, 12);
+  replay<small>({.keep = 10, .budget = of_layer}, 1e-4f, 5);
+}
+
 TEST_CASE("a replayed step that chooses rows in host memory gives the bits of calls with all rows near") {
   replay<small, small_far>({.keep = 10, .path = attend_options::route::retrieve}, 0, 24);
 }

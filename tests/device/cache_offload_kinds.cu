@@ -29,6 +29,28 @@ TEST_CASE("dense attention, which reads every row wherever it lies") {
 TEST_CASE("true logits of keys that lie far") {
   decode_far<true_logits<placement::resident>, true_logits<placement::offload_uva>>(5, 10, 200, 48, {.keep = 12, .path = route::retrieve});
 }
+TEST_CASE("a budget of the layer, whose heads choose more rows than there are slots") {
+  decode_far<paris<bf16, 16, placement::resident, in_tiers>, paris<bf16, 16, placement::offload_uva, in_tiers>>(
+      6, 13, 200, 14, {.keep = 12, .path = route::retrieve, .budget = {retrieve_budget::kind::layer}});
+}
+TEST_CASE("tiers without exact rows: nothing that lies far is looked at") {
+  using far_tiers = paris<float, 16, placement::offload_uva, in_tiers>;
+  const test::test_stream stream;
+  const device exec{.stream = stream.get()};
+  test::cache_on_host<far_tiers> c(
+      exec, {}, {.layers = 2, .kv_heads = 2, .query_heads = 2, .max_tokens = 400, .max_sequences = 1, .near_tokens = 120, .hot_rows = 8});
+  const sequence s = c.open(exec);
+  for (test::token t = 1; t < 300; t += 20) test::feed(c, exec, s, test::tokens(t, 20));
+  for (const std::int64_t keep : {0, 6}) {
+    step x = c.begin(exec, {{s, 1}});
+    test::append_all(c, exec, x, test::tokens(500, 1));
+    test::attend_all(c, exec, x, test::tokens(500, 1), {.keep = keep, .path = route::retrieve});
+    stream.wait();
+    const cache_stats stats = c.stats();
+    CHECK(stats.far_bytes > 0);
+    CHECK((stats.selected_near + stats.selected_hot + stats.selected_far > 0) == (keep > 0));
+  }
+}
 TEST_CASE("tiers: rows that are far, codes and means that are near") {
   decode_far<paris<float, 16, placement::resident, in_tiers>, paris<float, 16, placement::offload_uva, in_tiers>>(
       12, 12, 200, 48, {.keep = 12, .path = route::retrieve});

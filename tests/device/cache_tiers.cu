@@ -112,6 +112,11 @@ TEST_CASE("forks, cuts, dropped and partly accepted steps give what they give on
   other.others = {.coded = false, .tail = true, .skip = 0};
   other.keep = 9;
   t.feed({s, f}, 1, 1, other);
+  for (const bool tiers : {true, false}) {  // rows of the layer's heads together
+    other.others = {.coded = tiers, .tail = tiers, .skip = 0};
+    other.budget.of = retrieve_budget::kind::layer;
+    t.feed({s, f}, 2, 1, other);
+  }
   CHECK(t.a.stats().retrieval_tokens > 0);
 }
 

@@ -13,26 +13,13 @@
 #include <vector>
 
 #include "device/device_array.cuh"
+#include "support/divided_budget.hpp"
 #include "support/group_scores.hpp"
 
 using namespace kvx;
 using namespace kvx::test;
 
 namespace {
-
-/// The definition of the choice: the k best scores, ties to the lowest candidate, NaN never; ascending.
-std::vector<std::int32_t> best_of(const std::vector<float>& scores, const std::int32_t* ids, std::int64_t keep) {
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    if (!is_nan(scores[i])) order.push_back(i);
-  }
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
-  order.resize(std::min(order.size(), static_cast<std::size_t>(keep)));
-  std::sort(order.begin(), order.end());
-  std::vector<std::int32_t> best;
-  for (const std::size_t i : order) best.push_back(ids[i]);
-  return best;
-}
 
 /// Keys of two heads in pages of one sequence, NaN in padding; queries and candidates at random.
 template <class E>
@@ -45,6 +32,7 @@ struct step {
   bool norms = true;
   bool bad_key = false;  // one of NaN
   std::int64_t spare = 5;
+  bool pooled = false;
 
   void check() {
     constexpr int heads = 2;
@@ -86,7 +74,8 @@ struct step {
     shape.group = group;
     shape.candidates = most + spare;
     shape.keep = keep;
-    const device_array<std::byte> memory(static_cast<std::size_t>(rerank_scratch({}, shape)));
+    shape.pooled = pooled;
+    const device_array<std::byte> memory(std::vector<std::byte>(static_cast<std::size_t>(rerank_scratch({}, shape)), std::byte{0x7e}));
     scratch_parts parts{memory.data()};
     const rerank_output out = plan_rerank(shape, parts);
     rerank_input in;
@@ -110,13 +99,14 @@ struct step {
     const auto at = [&]<class T>(const T* p) {
       return reinterpret_cast<const T*>(left.data() + (reinterpret_cast<const std::byte*>(p) - memory.data()));
     };
+    for (std::int64_t i = 0; i < shape.counters_needed(); ++i) CHECK(at(out.counters)[i] == 0);
+    std::vector<std::vector<float>> scores(heads);
     for (std::int64_t h = 0; h < heads; ++h) {
       CAPTURE(h);
       const std::int64_t n = counts[static_cast<std::size_t>(h)];
       const std::int32_t* const mine = ids.data() + h * most;
-      std::vector<std::int32_t> expected(mine, mine + n);
-      for (std::int64_t i = 0; i < shape.counters_needed(); ++i) CHECK(at(out.counters)[i] == 0);
-      if (!norms || n > keep) {
+      scores[static_cast<std::size_t>(h)].assign(static_cast<std::size_t>(n), 0);  // where all are kept without a look, all are as good
+      if (n > 0 && (!norms || pooled || n > keep)) {
         std::vector<float> logits;
         double worst = 0;
         bool same_nans = true;
@@ -139,10 +129,18 @@ struct step {
         CHECK(same_nans);
         CHECK(worst <= 1);
         const std::vector<float> resident(lse.begin() + h * group, lse.begin() + (h + 1) * group);
-        expected = best_of(group_scores_slowly(rule.by, logits, group, n, resident), mine, keep);
+        scores[static_cast<std::size_t>(h)] = group_scores_slowly(rule.by, logits, group, n, resident);
       }
+    }
+    for (std::int64_t h = 0; h < heads; ++h) {
+      CAPTURE(h);
+      const auto own = static_cast<std::size_t>(h);
+      const std::vector<std::size_t> expected = pooled ? divided_budget(scores, heads * keep)[own] : divided_budget({scores[own]}, keep)[0];
       REQUIRE(at(out.chosen_counts)[h] == std::ssize(expected));
-      CHECK(std::equal(expected.begin(), expected.end(), at(out.chosen_of(h))));
+      bool same = true;
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        same = same && at(out.chosen_of(h))[i] == ids[static_cast<std::size_t>(h * most) + expected[i]];
+      CHECK(same);
     }
   }
 };
@@ -168,6 +166,19 @@ TEST_CASE("groups, rules, page sizes, keys that are not finite, candidates aroun
   step<bf16>{.dim = 8, .group = 2, .tokens = 600, .counts = {257, 600}, .bad_key = true, .spare = most_shared_scores}.check();
   step<bf16>{.dim = 8, .group = 2, .counts = {20, 21}}.check();
   step<bf16>{.dim = 8, .group = 2, .counts = {20, 19}, .norms = false}.check();
+}
+
+TEST_CASE("a budget of the layer: the best of both heads together") {
+  int turn = 0;
+  for (const int group : {1, 4, 9}) {
+    for (const std::int64_t keep : {0, 1, 30, 200}) {
+      step<bf16> s{.dim = 24, .group = group, .keep = keep, .rule = {static_cast<group_rule::kind>(turn % 3)}, .pooled = true};
+      s.counts = turn % 4 == 3 ? std::vector<std::int32_t>{0, 90} : std::vector<std::int32_t>{90, 40};
+      s.norms = turn % 2 == 0;
+      s.bad_key = turn++ % 2 != 0;
+      s.check();
+    }
+  }
 }
 
 TEST_CASE("passing through: the first ones stay") {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device/codes_on_device.cuh"
+#include "support/divided_budget.hpp"
 #include "support/group_scores.hpp"
 
 using namespace kvx;
@@ -24,20 +25,6 @@ namespace {
 constexpr auto one_weight = key_sketch::weighting::key;
 
 bool same_bits(float a, float b) { return is_nan(a) ? is_nan(b) : std::memcmp(&a, &b, sizeof a) == 0; }
-
-/// The definition of the choice: the k best scores, ties to the lowest candidate, NaN never; ascending.
-std::vector<std::int32_t> best_of(const std::vector<float>& scores, const std::vector<std::int32_t>& ids, std::int64_t keep) {
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    if (!is_nan(scores[i])) order.push_back(i);
-  }
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
-  order.resize(std::min(order.size(), static_cast<std::size_t>(keep)));
-  std::sort(order.begin(), order.end());
-  std::vector<std::int32_t> best;
-  for (const std::size_t i : order) best.push_back(ids[i]);
-  return best;
-}
 
 /// One step's reranking: queries and candidates of every unit at random, by the device and by definition.
 struct step {
@@ -51,6 +38,8 @@ struct step {
   bool residents = true;
   std::int64_t spare = 40;  // candidates planned for beyond the most that there are
   std::int64_t first_page = 0;
+  bool marked = false, pooled = false;
+  bool even = false;  // queries of zeros: all scores of a head are the same
 
   template <int Bits>
   void check(int runs = 1) {
@@ -60,8 +49,10 @@ struct step {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
     if (counts.empty()) {
-      for (std::int64_t u = 0; u < units; ++u)
-        counts.push_back(static_cast<std::int32_t>(random() % static_cast<unsigned>(tokens - first_page * page_tokens)));
+      for (std::int64_t u = 0; u < units; ++u) {
+        const auto most = static_cast<unsigned>(whole(u / heads) ? whole_below : tokens - first_page * page_tokens);
+        counts.push_back(static_cast<std::int32_t>(random() % most));
+      }
     }
     REQUIRE(std::ssize(counts) == units);
     std::vector<std::vector<std::int32_t>> ids;
@@ -75,8 +66,8 @@ struct step {
     }
     std::vector<float> plain, rotated, lse;
     for (std::int64_t i = 0; i < units * group * dim; ++i) {
-      plain.push_back(normal(random));
-      rotated.push_back(normal(random));
+      plain.push_back(even ? 0 : normal(random));
+      rotated.push_back(even ? 0 : normal(random));
     }
     for (std::int64_t i = 0; i < units * group; ++i) lse.push_back(2 * normal(random));
 
@@ -87,7 +78,9 @@ struct step {
     shape.candidates = most + spare;
     shape.keep = keep;
     shape.whole_below = whole_below;
-    const device_array<std::byte> memory(static_cast<std::size_t>(rerank_scratch({}, shape)));
+    shape.marked = marked;
+    shape.pooled = pooled;
+    const device_array<std::byte> memory(std::vector<std::byte>(static_cast<std::size_t>(rerank_scratch({}, shape)), std::byte{0x7e}));
     scratch_parts parts{memory.data()};
     const rerank_output out = plan_rerank(shape, parts);
     const std::int64_t pitch = most + 3;
@@ -133,15 +126,15 @@ struct step {
     const auto at = [&]<class T>(const T* p) {
       return reinterpret_cast<const T*>(left.data() + (reinterpret_cast<const std::byte*>(p) - memory.data()));
     };
+    for (std::int64_t i = 0; i < shape.counters_needed(); ++i) CHECK(at(out.counters)[i] == 0);
+    std::vector<std::vector<float>> scores(static_cast<std::size_t>(units));
     for (std::int64_t u = 0; u < units; ++u) {
       CAPTURE(u);
       const auto& mine = ids[static_cast<std::size_t>(u)];
       const std::int64_t n = std::ssize(mine);
-      const searched_sequence& of = sequences[static_cast<std::size_t>(entry(u / heads))];
-      const std::int64_t kept = of.length - of.queries < whole_below ? std::max(keep, n) : keep;
-      for (std::int64_t g = 0; g < group + 3; ++g) CHECK(at(out.counters_of(u))[g] == 0);
-      std::vector<std::int32_t> expected = mine;
-      if (!(sketch.norms && n <= kept)) {
+      const bool scored = !sketch.norms || marked || (pooled && !whole(u / heads)) || n > kept_alone(u / heads, n);
+      scores[static_cast<std::size_t>(u)].assign(static_cast<std::size_t>(n), 0);  // where all are kept without a look, all are as good
+      if (scored && n > 0) {
         const kvx::group_queries q{tensor_view<const float, 2>(plain.data() + u * group * dim, group, dim),
                                    tensor_view<const float, 2>(rotated.data() + u * group * dim, group, dim)};
         const auto logits = code_logits<Bits>(sketch, codes.head(u / heads, u % heads), q, mine);
@@ -153,12 +146,34 @@ struct step {
         CHECK(same);
         const std::vector<float> resident =
             residents ? std::vector<float>(lse.begin() + u * group, lse.begin() + (u + 1) * group) : std::vector<float>{};
-        expected = best_of(group_scores_slowly(rule.by, logits, group, n, resident), mine, kept);
+        scores[static_cast<std::size_t>(u)] = group_scores_slowly(rule.by, logits, group, n, resident);
       }
+    }
+    for (std::int64_t u = 0; u < units; ++u) {
+      CAPTURE(u);
+      const std::int64_t token = u / heads, n = counts[static_cast<std::size_t>(u)];
+      const auto first = scores.begin() + static_cast<std::ptrdiff_t>(token * heads);
+      const std::vector<std::size_t> expected =
+          pooled && !whole(token)
+              ? divided_budget({first, first + heads}, heads * std::min(keep, tokens))[static_cast<std::size_t>(u % heads)]
+              : divided_budget({scores[static_cast<std::size_t>(u)]}, kept_alone(token, n))[0];
       REQUIRE(at(out.chosen_counts)[u] == std::ssize(expected));
-      CHECK(std::equal(expected.begin(), expected.end(), at(out.chosen_of(u))));
+      std::vector<std::uint8_t> marks(static_cast<std::size_t>(n));
+      bool same = true;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        same = same && at(out.chosen_of(u))[i] == ids[static_cast<std::size_t>(u)][expected[i]];
+        marks[expected[i]] = 1;
+      }
+      CHECK(same);
+      if (marked) CHECK(std::equal(marks.begin(), marks.end(), at(out.marks + u * out.pitch)));
     }
   }
+
+  bool whole(std::int64_t token) const {
+    const searched_sequence& of = sequences[static_cast<std::size_t>(entry(token))];
+    return of.length - of.queries < whole_below;
+  }
+  std::int64_t kept_alone(std::int64_t token, std::int64_t n) const { return whole(token) ? std::max(keep, n) : keep; }
 
   std::int64_t entry(std::int64_t token) const {
     std::int64_t e = 0;
@@ -238,6 +253,42 @@ TEST_CASE("as many as are kept, one more; nothing kept; sequences that keep all 
          .whole_below = 100}
         .check<4>();
   }
+}
+
+TEST_CASE("a budget of the layer: the best of all heads together, ties to the lowest head and candidate") {
+  constexpr std::int64_t everything = INT64_MAX;
+  int turn = 0;
+  for (const int heads : {1, 2, 8}) {
+    for (const std::int64_t keep : {std::int64_t{0}, std::int64_t{1}, std::int64_t{20}, std::int64_t{70}, everything}) {
+      CAPTURE(heads);
+      CAPTURE(keep);
+      const int group = 1 + turn % 16;
+      ++turn;
+      step{.sketch = {.centre = turn % 2 == 0, .norms = turn % 3 != 0},
+           .dim = 16,
+           .heads = heads,
+           .group = group,
+           .sequences = {{300, 2}, {90, 1}, {0, 0}, {200, 1}},
+           .keep = keep,
+           .whole_below = turn % 4 == 1 ? 100 : 0,
+           .rule = {static_cast<group_rule::kind>(2 - turn % 3)},
+           .marked = turn % 2 == 0,
+           .pooled = true}
+          .check<4>(2);
+    }
+  }
+  step a{.dim = 8, .heads = 3, .group = 2, .counts = {10, 40, 290}, .pooled = true, .even = true};  // ties
+  a.check<4>();
+  a.rule.by = group_rule::kind::max;
+  a.check<4>();
+  step b{.dim = 8, .heads = 4, .group = 1, .counts = {0, 15, 0, 260}, .marked = true, .pooled = true};
+  b.check<4>();
+  step c{.dim = 8, .heads = 3, .group = 1, .tokens = 2100, .sequences = {{2100, 1}}, .counts = {512, 2000, 1300}, .pooled = true};
+  c.keep = 500;
+  c.check<4>(2);
+  c.keep = 9000;  // more than is kept in shared memory
+  c.spare = most_shared_scores;
+  c.check<4>(2);
 }
 
 TEST_CASE("misuse is refused") {

@@ -119,6 +119,35 @@ TEST_CASE("two bits a value, means alone; soft caps, scales, other rules; severa
   check_definition(case_on_device<2, 16, 40, 21>(s), o);
 }
 
+TEST_CASE("a budget of the layer: rows of its heads together, with tiers and without; one head: its own budget") {
+  tiered_shape s = shape_of(3, {300, 40, 333});
+  s.rows.heads = 3;
+  s.queries = 2;
+  case_on_device<4, 32, 20, 24> c(s);
+  for (std::size_t i = 0; i < c.q.size(); ++i) c.q[i] *= static_cast<float>(1 + i / (3 * 20) % 3);  // heads that are more and less sure
+  for (retrieve_options o : {with(9, .3), with(0, .1), with(12, .3, false, false)}) {
+    const retrieved own = c.on_device(o);
+    o.budget.of = retrieve_budget::kind::layer;
+    check_definition(c, o);
+    CHECK((c.on_device(o) == own) == (o.keep == 0));
+    if (!o.others.any()) CHECK(c.template on_device<rsq_ip<4>>(o) == c.on_device(o));
+  }
+  retrieve_options all = with(everything, .1);
+  all.budget.of = retrieve_budget::kind::layer;
+  CHECK(distance(c.on_device(all), c.dense({})) <= 1);
+  retrieve_options short_ones = with(2, .1);
+  short_ones.budget.of = retrieve_budget::kind::layer;
+  CHECK(distance(c.on_device(short_ones, 1000), c.dense({})) <= 1);
+  s.rows.heads = 1;
+  const case_on_device<4, 32, 20, 24> single(s);
+  retrieve_options o = with(7, .2);
+  const retrieved own = single.on_device(o);
+  o.budget.of = retrieve_budget::kind::layer;
+  CHECK(single.on_device(o) == own);
+  o.budget.of = retrieve_budget::kind::mass;
+  CHECK_THROWS_AS(single.on_device(o), usage_error);
+}
+
 TEST_CASE("more pieces of a zone than one, more heads than a block takes") {
   const case_on_device<2, 8, 8, 8> c(shape_of(9, {1200}));
   check_definition(c, with(10, .02));

@@ -1,6 +1,7 @@
 #pragma once
 // A batch that is attended to in tiers, and what that is by its definition: in double, one token after the other.
 
+#include "divided_budget.hpp"
 #include "retrieve_case.hpp"
 #include "tiered_reference.hpp"
 #include "value_code.hpp"
@@ -88,23 +89,16 @@ class tiered_case : public retrieve_case {
     counts.clear();
     for (std::size_t i = 0; i < items_.size(); ++i) {
       for (int query = 0; query < shape_.queries; ++query) {
-        struct place {
-          float score;
-          int head;
-          std::int32_t id;
-        };
-        std::vector<place> all;
+        std::vector<ranking> of_heads;
+        std::vector<std::vector<float>> of_tokens;
         for (int head = 0; head < shape_.rows.heads; ++head) {
-          const ranking one = rank(i, query, head, o);
-          for (std::size_t c = 0; c < one.ids.size(); ++c) all.push_back({one.score[c], head, one.ids[c]});
+          of_heads.push_back(rank(i, query, head, o));
+          of_tokens.push_back(of_heads.back().score);
         }
-        std::stable_sort(all.begin(), all.end(), [](const place& a, const place& b) { return a.score > b.score; });
-        all.resize(std::min(all.size(), static_cast<std::size_t>(o.keep * shape_.rows.heads)));
+        const auto parts = divided_budget(of_tokens, o.keep * shape_.rows.heads);
         for (int head = 0; head < shape_.rows.heads; ++head) {
           std::vector<std::int32_t> ids;
-          for (const place& p : all) {
-            if (p.head == head) ids.push_back(p.id);
-          }
+          for (const std::size_t c : parts[static_cast<std::size_t>(head)]) ids.push_back(of_heads[static_cast<std::size_t>(head)].ids[c]);
           counts.push_back(std::ssize(ids));
           const auto part = attend_chosen(rows.view(), items_[i].pages, head, group(items_[i].first + query, head),
                                           {residents(i, query), ids}, {o.scale, o.soft_cap});
@@ -119,9 +113,12 @@ class tiered_case : public retrieve_case {
   /// By the definition. Every V is read, whatever options say of skipping.
   tiered_reference in_tiers(const retrieve_options& o) const {
     tiered_reference r;
+    std::vector<std::int64_t> parts;
+    if (o.budget.of == retrieve_budget::kind::layer) (void)pooled(o, parts);
+    std::size_t unit = 0;
     for (std::size_t i = 0; i < items_.size(); ++i) {
       for (int query = 0; query < shape_.queries; ++query) {
-        for (int head = 0; head < shape_.rows.heads; ++head) add_unit(i, query, head, o, r);
+        for (int head = 0; head < shape_.rows.heads; ++head, ++unit) add_unit(i, query, head, o, parts.empty() ? o.keep : parts[unit], r);
       }
     }
     return r;
@@ -200,7 +197,7 @@ class tiered_case : public retrieve_case {
     return r;
   }
 
-  void add_unit(std::size_t i, int query, int head, const retrieve_options& o, tiered_reference& r) const {
+  void add_unit(std::size_t i, int query, int head, const retrieve_options& o, std::int64_t keep, tiered_reference& r) const {
     const int G = shape_.group, D = shape_.rows.key_dim, Dv = shape_.rows.value_dim, P = shape_.rows.page_tokens;
     const batch_item& of = items_[i];
     const auto resident = residents(i, query);
@@ -214,7 +211,7 @@ class tiered_case : public retrieve_case {
     std::vector<std::size_t> order(ids.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return ranked.score[a] > ranked.score[b]; });
-    order.resize(std::min(order.size(), static_cast<std::size_t>(o.keep)));
+    order.resize(std::min(order.size(), static_cast<std::size_t>(keep)));
     std::vector<char> kept(ids.size(), 0);
     for (const std::size_t c : order) kept[c] = 1;
     const bool coded = ValueBits > 0 && o.others.coded, tail = o.others.tail;

@@ -59,10 +59,10 @@ attend_memory run_memory(const device& exec, const cache_parts<Spec>& of, std::i
     return attend_pages_scratch(exec, of.layers[0].rows, pages_of_run(of, tokens, longest, options, short_below<Spec>(options)));
   } else {
     using reranker = typename Spec::reranker_type;
-    return attend_retrieved_scratch<reranker>(exec, Spec::sketch, Spec::index_type::scoring, Spec::zones, Spec::layout_type::shape,
-                                              of.layers[0].rows, of.geometry.query_heads, tokens, longest,
-                                              {options.keep, options.breadth, options.scale, options.soft_cap, options.others},
-                                              short_below<Spec>(options), offloads<typename Spec::layout_type>());
+    return attend_retrieved_scratch<reranker>(
+        exec, Spec::sketch, Spec::index_type::scoring, Spec::zones, Spec::layout_type::shape, of.layers[0].rows, of.geometry.query_heads,
+        tokens, longest, {options.keep, options.breadth, options.scale, options.soft_cap, options.others, options.budget},
+        short_below<Spec>(options), offloads<typename Spec::layout_type>());
   }
 }
 
@@ -197,10 +197,10 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const Offload
               return all_near{};
             }
           }();
-          attend_retrieved<Spec::layout_type::shape, E, T>(exec, from, Spec::index_type::scoring, of.spec.reranker, rows(q), rows(out),
-                                                           sums,
-                                                           {options.keep, options.breadth, options.scale, options.soft_cap, options.others},
-                                                           whole_below, scratch.bytes.span(), scratch.counter_span(), far, where);
+          attend_retrieved<Spec::layout_type::shape, E, T>(
+              exec, from, Spec::index_type::scoring, of.spec.reranker, rows(q), rows(out), sums,
+              {options.keep, options.breadth, options.scale, options.soft_cap, options.others, options.budget}, whole_below,
+              scratch.bytes.span(), scratch.counter_span(), far, where);
         }
       }
       if (!routes.dense) return;

@@ -1,6 +1,7 @@
 #pragma once
 // The steps of a cache on the device: what `begin` plans, what `append` and `attend` launch, what `commit` encodes beside the stream.
 
+#include <kvx/attend/cuda/retrieve_arrays.cuh>
 #include <kvx/attend/retrieve.hpp>
 #include <kvx/attend_options.hpp>
 #include <kvx/backend/cuda/event.cuh>
@@ -103,7 +104,7 @@ class device_runner {
   void attend(const device& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> q, tensor_view<T, 3> out,
               const attend_options& options, call_site where) {
     require(options.audit == nullptr, "attend: an audit is for the host", where);
-    require(options.budget.of == retrieve_budget::kind::head, "attend: on the device, keep counts rows of a KV head", where);
+    require_device_budget(options.budget, where);
     if constexpr (device_packs<Spec>) require_a_page(options, layout::shape.tokens, where);
     const device_step& now = planned(step);
     const memory& place = of.layer(layer);

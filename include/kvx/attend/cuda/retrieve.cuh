@@ -140,6 +140,7 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
   constexpr bool fetches = !std::is_same_v<Far, all_near>;
   const device_batch& batch = layer.rows_of;
   if (batch.tokens == 0) return;
+  require_device_budget(options.budget, where);
   const bucket_search_shape shape = retrieve_shape<Reranker>(layer.sketch, by, layer.zones, Page, layer.rows.heads, q.extents[1],
                                                              batch.tokens, batch.longest, options, whole_below);
   require_device_search(shape, where);
@@ -147,7 +148,7 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
   prepare_call<E, T> call{layer,
                           scanned_columns_of(layer.columns),
                           q,
-                          retrieve_arrays(exec, layer.rows, shape, memory, fetches),
+                          retrieve_arrays(exec, layer.rows, shape, options.budget, memory, fetches),
                           rule_of(options.scale, options.soft_cap, Page.key_dim),
                           tile_memory_of<E, T>(group_rows, Page.key_dim, Page.value_dim),
                           options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(Page.key_dim)),

@@ -9,6 +9,7 @@
 #include <kvx/attend/tiers.hpp>
 #include <kvx/backend/device.cuh>
 #include <kvx/core/bits.hpp>
+#include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/index/cuda/bucket_search.cuh>
@@ -49,6 +50,12 @@ struct device_retrieve_layer {
   value_columns values = {};
 };
 
+/// Refuses the budget whose rule adds scores in ascending order, which is the host's alone.
+inline void require_device_budget(const retrieve_budget& budget, call_site where) {
+  require(budget.of != retrieve_budget::kind::mass,
+          "attend: a budget by mass is the host's; on the device keep counts rows, of a KV head or of a layer's heads together", where);
+}
+
 /// What one call leaves for its own launches; a unit is a new token and a KV head.
 ///
 /// members, tiers   where the search is tiered
@@ -77,7 +84,8 @@ struct retrieve_arrays {
   std::int64_t counters = 0;
 
   template <class E>
-  retrieve_arrays(const device& exec, const row_view<E>& rows, const bucket_search_shape& shape, scratch_parts& memory, bool fetches) {
+  retrieve_arrays(const device& exec, const row_view<E>& rows, const bucket_search_shape& shape, const retrieve_budget& budget,
+                  scratch_parts& memory, bool fetches) {
     const std::int64_t units = shape.units(), G = shape.group;
     search = plan_search(shape, memory);
     if (shape.tiered) {
@@ -86,7 +94,9 @@ struct retrieve_arrays {
     }
     if (shape.ranked) {
       const std::int64_t candidates = shape.tiered ? members.id_pitch : shape.most_wanted();
-      chosen = plan_rerank({shape.heads, shape.group, shape.tokens, candidates, shape.keep, shape.whole_below, shape.tiered}, memory);
+      const bool pooled = budget.of == retrieve_budget::kind::layer && shape.heads > 1;
+      chosen =
+          plan_rerank({shape.heads, shape.group, shape.tokens, candidates, shape.keep, shape.whole_below, shape.tiered, pooled}, memory);
       counters = chosen.counters_needed();
       page_dots = search.page_dots;
       if (shape.sketch.centre && !leaves_page_dots(shape.sketch, shape.by)) page_dots = memory.take<float>(units * search.page_pitch * G);
@@ -143,8 +153,8 @@ attend_memory attend_retrieved_scratch(const device& exec, const key_sketch& ske
                                        bool fetches = false) {
   scratch_parts size;
   const retrieve_arrays arrays(
-      exec, rows, retrieve_shape<Reranker>(sketch, by, cut, page, rows.heads, query_heads, tokens, longest, options, whole_below), size,
-      fetches);
+      exec, rows, retrieve_shape<Reranker>(sketch, by, cut, page, rows.heads, query_heads, tokens, longest, options, whole_below),
+      options.budget, size, fetches);
   return {size.used + 256, arrays.counters};
 }
 

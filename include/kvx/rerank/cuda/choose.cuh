@@ -4,6 +4,7 @@
 #include <kvx/backend/cuda/collectives.cuh>
 #include <kvx/index/cuda/group_rule.cuh>
 #include <kvx/index/group_rule.hpp>
+#include <kvx/rerank/cuda/divide_budget.cuh>
 #include <kvx/rerank/cuda/rerank_units.cuh>
 #include <kvx/sketch/cuda/top_k.cuh>
 
@@ -23,9 +24,6 @@ struct choose_scratch {
   std::uint32_t orders[most_scored_heads];
 };
 
-/// Most scores that choose_best keeps in dynamic shared memory: beyond it they go through the device's.
-inline constexpr std::int64_t most_shared_scores = 24 * 1024;
-
 /// All candidates of a unit are chosen, by one block.
 template <int Threads>
 __device__ __forceinline__ void choose_all(const rerank_input& in, const rerank_output& out, std::int64_t unit, std::int64_t count) {
@@ -35,10 +33,12 @@ __device__ __forceinline__ void choose_all(const rerank_input& in, const rerank_
   if (threadIdx.x == 0) out.chosen_counts[unit] = static_cast<std::int32_t>(count);
 }
 
-/// The best of a unit's candidates from their scores, by one block that sees all of them.   scores (count)
+/// The best of a unit's candidates from their scores, by one block that sees all of them; of a unit that pools, its part of the budget
+/// once all heads of the token have theirs.   scores (count)
 template <int Threads>
 __device__ __forceinline__ void choose_scored(const rerank_input& in, const rerank_output& out, std::int64_t unit, const rerank_unit& u,
                                               const float* scores, choose_scratch<Threads>& s) {
+  if (u.pools) return propose_rows<Threads>(in, out, unit, u, scores, s.best);
   const std::int32_t* const ids = in.ids + unit * in.id_pitch;
   std::int32_t* const chosen = out.chosen_of(unit);
   std::uint8_t* const marks = out.marks != nullptr ? out.marks + unit * out.pitch : nullptr;
@@ -48,6 +48,14 @@ __device__ __forceinline__ void choose_scored(const rerank_input& in, const rera
   };
   const top_k_result best = block_top_k(scores, u.count, u.keep, s.best, take);
   if (threadIdx.x == 0) out.chosen_counts[unit] = static_cast<std::int32_t>(best.taken);
+}
+
+/// The candidates of a unit whose choice is clear, by one block.
+template <int Threads>
+__device__ __forceinline__ void choose_clear(const rerank_input& in, const rerank_output& out, std::int64_t unit, const rerank_unit& u,
+                                             choose_scratch<Threads>& s) {
+  if (u.pools) return choose_scored<Threads>(in, out, unit, u, nullptr, s);  // it has none, and others wait for it
+  choose_all<Threads>(in, out, unit, u.count > 0 ? u.count : 0);
 }
 
 /// Bases of the heads' exponentials, and what else `each` makes of one head: called by one lane of a warp for (head, base, sum of the
@@ -125,11 +133,6 @@ __device__ __forceinline__ void choose_best(group_rule rule, const rerank_input&
   block_group_scores(rule, out.logits_of(unit), out.pitch, G, u.count, s.resident, has_orders ? s.orders : nullptr, scores, s.group);
   __syncthreads();
   choose_scored<Threads>(in, out, unit, u, scores, s);
-}
-
-/// Bytes of dynamic shared memory for the scores of a unit; 0 where there are too many.
-constexpr std::size_t shared_score_bytes(std::int64_t candidates) {
-  return candidates <= most_shared_scores ? static_cast<std::size_t>(round_up(candidates * 4, 16)) : 0;
 }
 
 }  // namespace kvx

@@ -21,6 +21,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -94,8 +95,8 @@ __global__ void __launch_bounds__(Threads, 1) rerank_exact_kernel(exact_argument
   const std::int64_t unit = blockIdx.x / a.blocks, first = std::int64_t{blockIdx.x % a.blocks} * exact_candidates;
   if (threadIdx.x == 0) u.read(a.batch, a.in, a.out, unit);
   __syncthreads();
-  if (u.count <= 0 || (a.takes_all && u.count <= u.keep)) {
-    if (first == 0) choose_all<Threads>(a.in, a.out, unit, u.count > 0 ? u.count : 0);
+  if (u.is_clear(a.takes_all)) {
+    if (first == 0) choose_clear(a.in, a.out, unit, u, scratch);
     return;
   }
   if (first >= u.count) return;
@@ -127,6 +128,7 @@ void rerank(const device& exec, const exact& policy, const key_sketch& sketch, c
   require_range("rerank: key_dim", rows.key_dim, 1, 576, where);
   require_range("rerank: heads of the group", out.group, 1, most_scored_heads, where);
   require_range("rerank: candidates", out.candidates, 0, INT32_MAX, where);
+  require_range("rerank: candidates that heads with one budget propose", out.heads * out.pool_pitch, 0, INT32_MAX, where);
   exact_arguments<E, Far> a;
   a.rule = policy.rule;
   a.batch = batch;
@@ -148,7 +150,7 @@ void rerank(const device& exec, const exact& policy, const key_sketch& sketch, c
     launch(exec,
            {.grid = dim3(static_cast<unsigned>(blocks * out.units())),
             .threads = exact_threads,
-            .shared_bytes = queries > scores ? queries : scores},
+            .shared_bytes = std::max({queries, scores, out.pool_bytes()})},
            rerank_exact_kernel<exact_threads, Heads, E, Far>, a);
   };
   if (out.group <= 4) return run.template operator()<4>();

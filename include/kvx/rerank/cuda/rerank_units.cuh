@@ -23,6 +23,7 @@ namespace kvx {
 /// keep            chosen of a unit at most
 /// whole_below     in sequences that hold fewer committed tokens than this all candidates are chosen
 /// marked          all candidates get logits and scores, and a mark where they are chosen: those that are not take part by their codes
+/// pooled          the heads of a token share heads * keep rows: the best of all their scores. Rankings alone know it
 struct rerank_shape {
   int heads = 1;
   int group = 1;
@@ -31,14 +32,25 @@ struct rerank_shape {
   std::int64_t keep = 256;
   std::int64_t whole_below = 0;
   bool marked = false;
+  bool pooled = false;
 
   KVX_HD constexpr std::int64_t units() const { return tokens * heads; }
-  /// Counters that launches leave 0: of each unit, and of the launch.
-  KVX_HD constexpr std::int64_t counters_needed() const { return units() * (group + 3) + 1; }
+  /// Rows that the heads of a token share.
+  KVX_HD constexpr std::int64_t budget() const { return keep <= 0 ? 0 : heads * (keep < candidates ? keep : candidates); }
+  /// Counters that launches leave 0: of each unit, of the launch, and of each token, whose heads may have one budget.
+  KVX_HD constexpr std::int64_t counters_needed() const { return units() * (group + 3) + 1 + tokens; }
 };
 
 /// Candidates that one block takes, a thread two of them one after the other: two blocks on a multiprocessor hide each other's start.
 inline constexpr int rerank_threads = 256, rerank_candidates = 512;
+
+/// Most scores that the block which chooses keeps in dynamic shared memory: beyond it they go through the device's.
+inline constexpr std::int64_t most_shared_scores = 24 * 1024;
+
+/// Bytes of dynamic shared memory for so many scores; 0 where there are too many.
+KVX_HD constexpr std::size_t shared_score_bytes(std::int64_t scores) {
+  return scores <= most_shared_scores ? static_cast<std::size_t>(round_up(scores * 4, 16)) : 0;
+}
 
 /// Queries of a step and candidates of its units. Trivially copyable; all pointers are the device's.
 ///
@@ -68,8 +80,10 @@ struct rerank_input {
 /// logits      (units, G, pitch); undefined where all candidates are chosen without a look
 /// scores      (units, pitch), where the group's rule looks at all candidates or they do not fit shared memory
 /// sums        (units, sum_pitch, G) of exponentials of each block's candidates, in fixed point
+/// proposed, proposed_scores   pooled: (units, pool_pitch) the best of each head, ascending places among its candidates, NaN behind them
+/// pool        pooled: (tokens, heads pool_pitch) what a token's heads are given, as places of (heads, pool_pitch)
 /// counters    of each unit (G + 3): largest order of each head's logits, blocks that are done with logits, with sums, with scores; then
-///             one of the launch. 0 before and after every launch: clear_rerank once
+///             one of the launch; then of each token the heads that have proposed. 0 before and after every launch: clear_rerank once
 struct rerank_output : rerank_shape {
   std::int32_t* chosen = nullptr;
   std::int32_t* chosen_counts = nullptr;
@@ -77,8 +91,12 @@ struct rerank_output : rerank_shape {
   float* logits = nullptr;
   float* scores = nullptr;
   std::int64_t* sums = nullptr;
+  std::int32_t* proposed = nullptr;
+  float* proposed_scores = nullptr;
+  std::int32_t* pool = nullptr;
   std::uint32_t* counters = nullptr;
   std::int64_t chosen_pitch = 0;
+  std::int64_t pool_pitch = 0;
   std::int64_t pitch = 0;
   std::int64_t sum_pitch = 0;
 
@@ -86,7 +104,10 @@ struct rerank_output : rerank_shape {
   KVX_HD constexpr float* logits_of(std::int64_t unit) const { return logits + unit * group * pitch; }
   KVX_HD constexpr std::uint32_t* counters_of(std::int64_t unit) const { return counters + unit * (group + 3); }
   KVX_HD constexpr std::uint32_t* started() const { return counters + units() * (group + 3); }
+  KVX_HD constexpr std::uint32_t* proposing(std::int64_t token) const { return started() + 1 + token; }
   KVX_HD constexpr std::int64_t* sums_of(std::int64_t unit) const { return sums + unit * sum_pitch * group; }
+  /// Dynamic shared memory for the scores that a token's heads propose, 0 where they are read in the device's.
+  KVX_HD constexpr std::size_t pool_bytes() const { return pooled ? shared_score_bytes(heads * pool_pitch) : 0; }
 };
 
 /// Lays the arrays out in memory of the device, at a multiple of 256 bytes; a null pointer counts the bytes.
@@ -94,7 +115,8 @@ inline rerank_output plan_rerank(const rerank_shape& shape, scratch_parts& memor
   rerank_output r;
   static_cast<rerank_shape&>(r) = shape;
   const std::int64_t units = shape.units();
-  const std::int64_t most = shape.keep > shape.whole_below ? shape.keep : shape.whole_below;
+  const std::int64_t kept = shape.pooled ? shape.budget() : shape.keep;
+  const std::int64_t most = kept > shape.whole_below ? kept : shape.whole_below;
   r.chosen_pitch = round_up(most < shape.candidates ? most : shape.candidates, 32);
   r.pitch = round_up(shape.candidates, 32);
   r.chosen = memory.take<std::int32_t>(units * r.chosen_pitch);
@@ -104,6 +126,12 @@ inline rerank_output plan_rerank(const rerank_shape& shape, scratch_parts& memor
   r.scores = memory.take<float>(units * r.pitch);
   r.sum_pitch = ceil_div(shape.candidates, rerank_candidates);
   r.sums = memory.take<std::int64_t>(units * r.sum_pitch * shape.group);
+  if (shape.pooled) {
+    r.pool_pitch = round_up(kept < shape.candidates ? kept : shape.candidates, 32);
+    r.proposed = memory.take<std::int32_t>(units * r.pool_pitch);
+    r.proposed_scores = memory.take<float>(units * r.pool_pitch);
+    r.pool = memory.take<std::int32_t>(units * r.pool_pitch);
+  }
   r.counters = memory.take<std::uint32_t>(shape.counters_needed());
   return r;
 }
@@ -126,18 +154,25 @@ inline void clear_rerank(const device& exec, const rerank_output& r) {
 ///
 /// keep        how many of the unit's candidates are chosen at most
 /// pages       page table of the unit's sequence
+/// pools       it proposes `keep` candidates, and shares a budget with the token's other heads
 struct rerank_unit {
   std::int64_t count;
   std::int64_t keep;
   const std::int32_t* pages;
+  bool pools;
 
   __device__ __forceinline__ void read(const device_batch& batch, const rerank_input& in, const rerank_shape& shape, std::int64_t unit) {
     const batch_item& item = batch.items[batch.entry_of[unit / shape.heads]];
     count = in.counts[unit];
     pages = item.pages;
-    keep = shape.keep > 0 ? shape.keep : 0;
-    if (shape.whole_below > 0 && item.length - item.queries < shape.whole_below && keep < count) keep = count;
+    const bool whole = shape.whole_below > 0 && item.length - item.queries < shape.whole_below;
+    pools = shape.pooled && !whole;
+    keep = pools ? shape.budget() : shape.keep > 0 ? shape.keep : 0;
+    if (whole && keep < count) keep = count;
   }
+
+  /// Whether the choice is clear without scores.   takes_all: candidates that are kept need no logits
+  __device__ __forceinline__ bool is_clear(bool takes_all) const { return count <= 0 || (takes_all && !pools && count <= keep); }
 };
 
 }  // namespace kvx

@@ -21,6 +21,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -179,8 +180,8 @@ __global__ void __launch_bounds__(Threads, Heads <= 4 ? 2 : 1) rerank_codes_kern
   __syncthreads();
   const unsigned phase = number / each;
   const std::int64_t unit = number % each / a.blocks, first = std::int64_t{number % a.blocks} * rerank_candidates;
-  if (u.count <= 0 || (a.takes_all && u.count <= u.keep)) {
-    if (first == 0 && phase == 0) choose_all<Threads>(a.in, a.out, unit, u.count > 0 ? u.count : 0);
+  if (u.is_clear(a.takes_all)) {
+    if (first == 0 && phase == 0) choose_clear(a.in, a.out, unit, u, scratch.choose);
     return;
   }
   if (first >= u.count) return;
@@ -232,7 +233,7 @@ void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight,
     const std::size_t scores = a.shares_scores ? shared_score_bytes(a.out.candidates) : 0;
     const launch_shape shape = {.grid = dim3(static_cast<unsigned>(phases * blocks * a.out.units())),
                                 .threads = rerank_threads,
-                                .shared_bytes = queries > scores ? queries : scores};
+                                .shared_bytes = std::max({queries, scores, a.out.pool_bytes()})};
     if (one_weight) {
       launch(exec, shape, rerank_codes_kernel<rerank_threads, Bits, Heads, true>, a);
     } else {
@@ -264,6 +265,7 @@ void rerank(const device& exec, const rsq_ip<Bits, Others>& policy, const key_sk
   require(is_valid(page), "rerank: no valid page shape", where);
   require_range("rerank: heads of the group", out.group, 1, most_scored_heads, where);
   require_range("rerank: candidates", out.candidates, 0, INT32_MAX, where);
+  require_range("rerank: candidates that heads with one budget propose", out.heads * out.pool_pitch, 0, INT32_MAX, where);
   require(!sketch.centre || in.page_dots != nullptr, "rerank: page_dots are null, and the sketch has a centre", where);
   rerank_codes_arguments a;
   const whole_levels levels = whole_levels_of<Bits>(sketch, page.key_dim);
