@@ -60,6 +60,14 @@ mkdir -p build/results
       break
     fi
   done
+  if wanted bulk_load_vs_memcpy; then
+    build_bench bench_bulk_load
+    "$bench_folder/layout/bench_bulk_load"
+  fi
+  if wanted prefill_overlap || wanted prefill_overlap_paris; then
+    build_bench bench_prefill_overlap
+    "$bench_folder/cache/bench_prefill_overlap" "$filter"
+  fi
   for name in {tiered,hard}_speedup_{2,4,5,7,10,20,mean_{2,5,10,20}} tiered_speedup_{fine,fast}{,_v2} coded_vs_rerank tail_share tiered_bytes_per_token_d128; do
     if wanted $name; then
       build_bench bench_tiered_step

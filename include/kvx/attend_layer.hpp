@@ -94,14 +94,14 @@ void attend_retrieving(const host& exec, const Spec& spec, const Memory& place, 
   using index = typename Spec::index_type;
   constexpr page_shape page = Spec::layout_type::shape;
   if constexpr (packs_blocks<index>) {
-    const page_layer<E, index::shape> layer{&spec.index,    place.rows,    place.side, Spec::sketch, Spec::zones,  run.rows_of,
-                                            run.columns_of, run.sequences, run.lists,  run.kept,     place.ordinal};
+    const page_layer<E, index::shape> layer{&spec.index,    place.rows,    place.side, Spec::sketch, Spec::zones,   run.rows_of,
+                                            run.columns_of, run.sequences, run.lists,  run.kept,     place.ordinal, place.far};
     attend_pages<Spec::coded, E, T>(exec, layer, spec.reranker, page, q, out, lse,
                                     {options.keep, options.pages, options.scale, options.soft_cap, options.others}, scratch);
   } else {
     attend_retrieved<E, T>(exec,
                            {place.rows, key_columns_of(place.side), Spec::sketch, Spec::zones, run.rows_of, run.columns_of, run.balances,
-                            run.balance_at, value_columns_of(place.side)},
+                            run.balance_at, value_columns_of(place.side), place.far},
                            index::scoring, spec.reranker, page, q, out, lse,
                            {options.keep, options.breadth, options.scale, options.soft_cap, options.others, options.budget}, scratch);
   }

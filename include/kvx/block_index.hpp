@@ -63,6 +63,7 @@ class block_index {
   }
 
   const tree_lists& lists() const { return lists_; }
+  const block_code_writer<E>& encoder() const { return encoder_; }
 
   /// Null where every token of every layer searches.
   kept_pages* kept(const parts& of) { return reuses(of) ? &kept_ : nullptr; }
@@ -128,8 +129,8 @@ class block_index {
 
   /// Fills the columns of all pages and blocks that enter the retrieval zone, in some layers. Nothing of it can be seen before the
   /// sequences grow: it may throw.
-  void encode(const host& exec, const parts& of, const step_plan& step, std::span<const std::int64_t> accepted,
-              std::span<const typename parts::memory> layers) const {
+  static void encode(const host& exec, const block_code_writer<E>& encoder, const parts& of, const step_plan& step,
+                     std::span<const std::int64_t> accepted, std::span<const typename parts::memory> layers) {
     const int group = of.retrieving_group();
     const std::span<const batch_item> rows_of = step.rows(group), columns_of = step.items[static_cast<std::size_t>(group)];
     const std::vector<entering_blocks> blocks = blocks_of(step.reserved, Spec::zones, layout::shape.tokens, accepted, columns_of);
@@ -137,11 +138,11 @@ class block_index {
     const std::vector<entering_page> pages = entering_pages<layout>(step.reserved, Spec::zones, accepted, columns_of);
     for (const auto& layer : layers) {
       if (!layer.retrieves) continue;
-      if constexpr (Spec::coded) encode_pages(exec, encoder_, layer, std::span<const entering_page>(pages), rows_of, {});
+      if constexpr (Spec::coded) encode_pages(exec, encoder, layer, std::span<const entering_page>(pages), rows_of, {});
       index_entering<E>(exec, shape, layout::shape, Spec::zones.sink, of.geometry.rope, row_view<const E>(layer.rows), layer.side, blocks,
                         rows_of, columns_of);
       if constexpr (any(Spec::others)) {
-        encode_entering_values<E>(exec, encoder_.values, Spec::sketch, shape, Spec::zones.sink, row_view<const E>(layer.rows), layer.side,
+        encode_entering_values<E>(exec, encoder.values, Spec::sketch, shape, Spec::zones.sink, row_view<const E>(layer.rows), layer.side,
                                   blocks, rows_of, columns_of);
       }
     }

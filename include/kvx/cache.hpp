@@ -180,7 +180,7 @@ class cache {
 
   /// Addresses of one layer's rows: what a kernel of your own takes.
   row_view<const element_type> view(int layer, call_site where = call_site::here()) const {
-    require(!at(layer, where).may_be_far(), "view: rows of this layer may lie in host memory, see `placed`", where);
+    require(!at(layer, where).may_be_far(), "view: rows of this layer may be far; on a device see `placed`", where);
     return at(layer, where).rows;
   }
 

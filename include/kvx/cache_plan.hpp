@@ -74,8 +74,8 @@ inline std::int64_t far_frames(const geometry& g, const page_rules& rules, const
 template <class Layout, class Columns>
 cache_plan plan(const geometry& g, const Columns& columns, call_site where, bool spills = false, const zones& by = {}) {
   check(g, where);
-  require(offloads<Layout>() || g.near_tokens == 0, "geometry.near_tokens: only a layout with placement::offload_uva has rows elsewhere",
-          where);
+  require(offloads<Layout>() || g.near_tokens == 0,
+          "geometry.near_tokens: only a layout with placement::offload_uva or offload_bulk has rows elsewhere", where);
   cache_plan result;
   const std::int64_t tokens = Layout::shape.tokens;
   const std::int64_t unit_pages = Layout::shares_pages ? 1 : ceil_div(ceil_div(g.max_tokens, g.max_sequences), tokens);

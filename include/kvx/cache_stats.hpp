@@ -40,6 +40,13 @@ struct cache_stats {
   std::int64_t selected_near = 0;  ///< chosen rows since the cache was built, by where they were found: in a near page, in a slot, far
   std::int64_t selected_hot = 0;
   std::int64_t selected_far = 0;
+  std::int64_t far_wanted =
+      0;  ///< offload_bulk: far pages (semantic, or rows) that searches and attention asked for since the cache was built,
+  std::int64_t far_hit = 0;     ///< those that were in a slot,
+  std::int64_t far_moved = 0;   ///< those that were read,
+  std::int64_t far_bytes_moved = 0;  ///< and their bytes
+  double index_seconds = 0;         ///< host::index_ahead: what the cache's thread worked since the cache was built,
+  double index_waited_seconds = 0;  ///< and how long callers waited for it
   std::int64_t near_bytes() const { return row_bytes + column_bytes + slot_bytes; }
 
   /// Of the chosen rows of far pages, the part that was in a slot.

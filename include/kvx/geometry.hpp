@@ -3,6 +3,7 @@
 
 #include <kvx/core/check.hpp>
 #include <kvx/core/digest.hpp>
+#include <kvx/layout/far_place.hpp>
 #include <kvx/layout/hot_rows.hpp>
 #include <kvx/layout/layer_kind.hpp>
 #include <kvx/sketch/balance.hpp>
@@ -22,9 +23,12 @@ namespace kvx {
 /// max_step_tokens   most new tokens of one step, over all its sequences; window layers hold so many more; 0: max_tokens
 /// rope              which channels of keys and queries the model's rotary embedding turns into each other; what is learned of channels is
 ///                   shared by such pairs. Left out where there is one, retrieval finds less (recall .957 for .983 on our example model)
-/// near_tokens, hot_rows   layouts with placement::offload_uva, on a device: tokens of all sequences whose rows lie near in layers that
-///                   retrieve, at least those of a step, its sinks and recent zones (0: all); slots of each such layer and KV head for far
-///                   rows that were selected lately
+/// near_tokens, hot_rows   layouts with placement::offload_uva, on a device, or offload_bulk, on the host: tokens of all sequences whose
+/// rows
+///                   lie near in layers that retrieve, at least those of a step, its sinks and recent zones (0: all); slots of each such
+///                   layer and KV head for far rows that were selected lately (offload_bulk: so many rows in whole semantic pages, 128
+///                   pages at least)
+/// far               offload_bulk: the folder of the file that far rows lie in
 /// rollback          tokens that `truncate` can always cut off a sequence whose window layers have freed old rows
 struct geometry {
   int layers = 0;
@@ -39,6 +43,7 @@ struct geometry {
   digest model = {};
   std::int64_t near_tokens = 0;
   int hot_rows = 1024;
+  far_place far = {};
 
   layer_kind kind(int layer) const {
     if (!kinds.empty()) return kinds[static_cast<std::size_t>(layer)];

@@ -10,7 +10,10 @@
 #include <kvx/core/check.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/encode_step.hpp>
+#include <kvx/host_offload.hpp>
+#include <kvx/index_ahead.hpp>
 #include <kvx/layout/host/rows.hpp>
+#include <kvx/layout/placement.hpp>
 #include <kvx/learned_balance.hpp>
 #include <kvx/sketch/host/sketch_writer.hpp>
 #include <kvx/sketch/host/tiered_writer.hpp>
@@ -20,9 +23,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace kvx {
 
@@ -42,6 +47,16 @@ auto column_writer(const host&, const Spec& spec) {
   }
 }
 
+/// Of what a runner keeps, the part that fills columns.
+template <class Spec>
+const auto& columns_by(const block_index<Spec>& index) {
+  return index.encoder();
+}
+template <class Writer>
+const Writer& columns_by(const Writer& writer) {
+  return writer;
+}
+
 /// Steps on this machine's processors; see cache_parts. Every call returns when its work is done.
 template <class Spec>
 class host_runner {
@@ -52,18 +67,23 @@ class host_runner {
 
   static constexpr bool packs = packs_blocks<typename Spec::index_type>;
 
-  host_runner(const host& exec, const parts& of) : writer_(make_writer(exec, of)) {}
+  host_runner(const host& exec, const parts& of) : writer_(make_writer(exec, of)), offload_(exec, of, call_site::here()), ahead_(exec) {
+    if (exec.index_ahead > 0) columns_ = std::make_shared<column_writer_type>(columns_by(writer_));
+  }
 
-  void plan(const host& exec, const parts& of, step_plan& step, call_site) {
+  void plan(const host& exec, const parts& of, step_plan& step, call_site where) {
+    ahead_.finish();
     step.workers = worker_count(exec);
     std::int64_t scratch = 0;
     for (std::size_t g = 0; g < of.plan.groups.size(); ++g)
       scratch =
           std::max(scratch, attend_layer_scratch(exec, of.spec, of.layers[0], step.rows(static_cast<int>(g)), of.geometry.query_heads));
     if (scratch > scratch_.size()) scratch_ = allocate(exec, scratch);
+    offload_.plan(of, step, where);
     copy(exec, of, step.reserved.copies);
     forget_queries(of, step);
     if constexpr (packs) writer_.follow(of, step);
+    if constexpr (parts::columns.size() > 0) ahead_.plan(of, step);
   }
 
   /// Nothing is known of the queries of new tokens.
@@ -73,6 +93,7 @@ class host_runner {
 
   template <class T>
   void append(const host& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> k, tensor_view<const T, 3> v) {
+    enter(step, layer);
     append_rows(exec, of.layer(layer).rows, step.rows(of.layer(layer).group), k, v);
   }
 
@@ -82,8 +103,10 @@ class host_runner {
     using reranker = typename Spec::reranker_type;
     constexpr bool whole_pages = (packs && std::is_same_v<reranker, pass_through>) || std::is_same_v<reranker, fullest_pages>;
     if constexpr (whole_pages) require_a_page(options, layout::shape.tokens, where);
-    observe(exec, of, step, layer, q);
-    const memory& place = of.layer(layer);
+    observe(exec, of, step, layer, q);  // enters the layer
+    memory place = of.layer(layer);
+    place.far = offload_.rows_of(place);
+    [[maybe_unused]] const auto held = hold_dense(of, step, place, options, where);
     attend_batch batch{step.rows(place.group), step.items[static_cast<std::size_t>(place.group)], step.balances,
                        of.balances.rules().at(place.ordinal), step.reserved.parts};
     if constexpr (packs) {
@@ -93,10 +116,12 @@ class host_runner {
     const host sized = limited(exec, step.workers);  // scratch was sized for the workers that begin was given
     attend_layer<Spec, memory, T>(sized, of.spec, place, of.geometry.kind(layer), batch, q, out, options,
                                   std::span(scratch_.data(), static_cast<std::size_t>(scratch_.size())));
+    offload_.check(place, where);
   }
 
   template <class T>
   void observe(const host&, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> q) {
+    enter(step, layer);
     const memory& place = of.layer(layer);
     if (!place.retrieves) return;
     for (std::size_t i = 0; i < step.learning.size(); ++i)
@@ -105,24 +130,38 @@ class host_runner {
   }
 
   void encode(const host& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted) {
-    encode(exec, of, step, accepted, 0, of.geometry.layers);
+    const auto* const begun = ahead_.of(step);
+    if (begun != nullptr) begun->finish();
+    if (auto* const failed = ahead_.of(step)) failed->rethrow();
+    const auto ready = [&](int layer) { return begun != nullptr && begun->ready(layer); };
+    for (int first = 0, end = 0; first < of.geometry.layers; first = end) {
+      for (end = first + 1; end < of.geometry.layers && ready(end) == ready(first);) ++end;
+      if (!ready(first)) encode(exec, of, step, accepted, first, end - first);
+    }
+    offload_.store(of, step, accepted, call_site::here());
   }
 
   /// The same for some of the layers.
   void encode(const host& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted, int first_layer, int layers) {
-    const auto some = std::span<const memory>(of.layers).subspan(static_cast<std::size_t>(first_layer), static_cast<std::size_t>(layers));
-    if constexpr (packs) {
-      writer_.encode(exec, of, step, accepted, some);
-    } else if constexpr (parts::columns.size() > 0) {
-      const int group = of.retrieving_group();
-      const std::span<const batch_item> columns_of = step.items[static_cast<std::size_t>(group)];
-      encode_step<layout>(exec, writer_, Spec::zones, some, step.reserved, accepted, step.rows(group), columns_of, of.balances,
-                          step.learning);
-    }
+    ahead_.finish();
+    encode_layers(exec, columns_by(writer_), of, step, accepted, first_layer, layers);
   }
 
   void copy(const host& exec, const parts& of, std::span<const page_copy> copies) {
+    ahead_.finish();
+    [[maybe_unused]] const auto held = offload_.hold_sources(of, copies, call_site::here());
     copy_pages<layout>(exec, of.plan, std::span<const memory>(of.layers), copies);
+  }
+
+  /// The rows of a sequence lie at their addresses as long as what is returned is there.
+  auto hold(const parts& of, std::uint32_t slot, call_site where) const {
+    ahead_.finish();
+    return offload_.hold(of, of.book->slots()[slot].tables[static_cast<std::size_t>(of.retrieving_group())].units, -1, where);
+  }
+
+  void count(const parts& of, cache_stats& to) const {
+    offload_.count(of, to);
+    ahead_.count(to);
   }
 
   void replayed(const step_plan&, call_site where) const { require(false, "replayed: only a device launches graphs", where); }
@@ -130,10 +169,46 @@ class host_runner {
   void release(const host&) noexcept {}
 
   void cut(const host&, [[maybe_unused]] std::uint32_t slot, [[maybe_unused]] std::int64_t tokens) noexcept {
+    ahead_.finish();
     if constexpr (packs) writer_.cut(slot, tokens);
   }
 
  private:
+  template <class Writer>
+  static void encode_layers(const host& exec, [[maybe_unused]] const Writer& writer, const parts& of, step_plan& step,
+                            std::span<const std::int64_t> accepted, int first_layer, int layers) {
+    const auto some = std::span<const memory>(of.layers).subspan(static_cast<std::size_t>(first_layer), static_cast<std::size_t>(layers));
+    if constexpr (packs) {
+      block_index<Spec>::encode(exec, writer, of, step, accepted, some);
+    } else if constexpr (parts::columns.size() > 0) {
+      const int group = of.retrieving_group();
+      const std::span<const batch_item> columns_of = step.items[static_cast<std::size_t>(group)];
+      encode_step<layout>(exec, writer, Spec::zones, some, step.reserved, accepted, step.rows(group), columns_of, of.balances,
+                          step.learning);
+    }
+  }
+
+  void enter(const step_plan& step, int layer) const {
+    if constexpr (parts::columns.size() > 0) {
+      ahead_.enter(step, layer, [writer = columns_](const host& exec, const parts& of, step_plan& all, int one) {
+        encode_layers(exec, *writer, of, all, {}, one, 1);
+      });
+    }
+  }
+
+  /// Rows of entries that attend to all tokens of a layer.
+  auto hold_dense(const parts& of, const step_plan& step, const memory& place, const attend_options& options, call_site where) const {
+    std::vector<page_id> pages;
+    constexpr bool can = packs || reads_sketch<typename Spec::index_type>;
+    for (std::size_t i = 0; place.far != nullptr && i < step.reserved.parts.size(); ++i) {
+      const auto group = static_cast<std::size_t>(place.group);
+      if (can && options.audit == nullptr && retrieves_now(step.items[group][i], Spec::zones, options)) continue;
+      const std::vector<page_id>& own = of.book->slots()[step.reserved.parts[i].slot].tables[group].units;
+      pages.insert(pages.end(), own.begin(), own.end());
+    }
+    return offload_.hold(of, pages, place.ordinal, where);
+  }
+
   static auto make_writer([[maybe_unused]] const host& exec, const parts& of) {
     if constexpr (packs) {
       return block_index<Spec>(of);
@@ -142,8 +217,13 @@ class host_runner {
     }
   }
 
-  decltype(make_writer(std::declval<host>(), std::declval<parts>())) writer_;
+  using writer_type = decltype(make_writer(std::declval<host>(), std::declval<parts>()));
+  using column_writer_type = std::remove_cvref_t<decltype(columns_by(std::declval<const writer_type&>()))>;
+  writer_type writer_;
   memory_block scratch_;
+  std::conditional_t<offloads_to_file<layout>(), host_offload<Spec>, all_in_memory<Spec>> offload_;
+  std::shared_ptr<const column_writer_type> columns_;  // for jobs beside the caller: the runner may move
+  index_ahead<Spec> ahead_;
 };
 
 template <class Spec>

@@ -5,6 +5,7 @@
 #include <kvx/geometry.hpp>
 #include <kvx/layout/columns.hpp>
 #include <kvx/layout/page_shape.hpp>
+#include <kvx/layout/placement.hpp>
 #include <kvx/layout/row_view.hpp>
 
 #include <array>
@@ -15,9 +16,13 @@
 
 namespace kvx {
 
+template <class E>
+struct far_layer;
+
 /// Addresses of one layer.
 ///
 /// group       the group of layers whose page ids it uses
+/// far         host: where rows lie that are not near, during an attend; null where all are
 /// retrieves   it has columns
 /// ordinal     its number among the layers that retrieve
 /// row_group   whose table the rows lie under: the group's, or one beside all groups where rows may lie far
@@ -32,6 +37,7 @@ struct layer_memory {
 
   bool may_be_far() const { return row_group != group; }
   row_view<E> rows;
+  far_layer<std::remove_const_t<E>>* far = nullptr;
   std::array<column_array, Columns> side{};
 };
 
@@ -51,7 +57,8 @@ auto place_layers(const geometry& g, const cache_plan& plan, const std::array<co
     layer.retrieves = g.kind(l).sees == layer_kind::attention::retrieve;
     const layer_group& group = plan.groups[static_cast<std::size_t>(layer.group)];
     const std::int64_t pages = group.pages(), near = group.row_pages(layer.retrieves);
-    layer.row_group = layer.retrieves && group.near_pages > 0 ? static_cast<int>(plan.groups.size()) : layer.group;
+    const bool far = group.near_pages > 0 || (offloads_to_file<Layout>() && g.near_tokens > 0);
+    layer.row_group = layer.retrieves && far ? static_cast<int>(plan.groups.size()) : layer.group;
     if constexpr (Layout::owns_rows) {
       layer.rows = Layout::rows(reinterpret_cast<E*>(first), near, g.kv_heads);
       layer.bound = true;

@@ -5,6 +5,7 @@
 #include <kvx/index/block_columns.hpp>
 #include <kvx/index/full_scan.hpp>
 #include <kvx/layout/page_shape.hpp>
+#include <kvx/layout/placement.hpp>
 #include <kvx/layout/zones.hpp>
 #include <kvx/rerank/fullest_pages.hpp>
 #include <kvx/rerank/pass_through.hpp>
@@ -84,6 +85,8 @@ struct spec {
                     "spec: beside dci_tree, zones::sink must be whole pages, and less than a block");
       static_assert(Index::shape.by != dci_shape::metric::full,
                     "spec: a cache keeps the energies of queries alone: the metric of dci_tree must be keys or diagonal");
+      static_assert(!offloads_to_file<Layout>() || !keeps_links(Index::shape),
+                    "spec: a tree of links compares a new block with keys of all others: beside offload_bulk those are far");
       static_assert(!std::same_as<Reranker, fullest_pages>, "spec: fullest_pages keeps pages in the order of time; dci_tree finds its own");
       return block_columns(Index::shape, coded, sketch, {others.value_bits, any(others)}, page);
     } else if constexpr (any(others)) {

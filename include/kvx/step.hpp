@@ -67,7 +67,9 @@ class step {
   }
 
   void undo() noexcept {
-    if (book_) std::exchange(book_, nullptr)->roll_back(plan_.reserved);
+    if (!book_) return;
+    plan_.of_backend.reset();  // nothing reads the tables any more
+    std::exchange(book_, nullptr)->roll_back(plan_.reserved);
   }
 
   std::shared_ptr<sequence_book> book_;

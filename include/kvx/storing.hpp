@@ -78,7 +78,9 @@ status cache<Backend, Spec>::save(const Backend& exec, sequence s, Store& to, co
   static_assert(store<Store>, "save: a store satisfies kvx::store");
   static_assert(std::same_as<Backend, host>, "save: only caches on the host are saved");
   std::vector<std::byte> frame;
-  const status made = sequence_saver<Spec>(exec, parts_, parts_.book->find(s, where), options, where).make(frame);
+  const sequence_book::slot& of = parts_.book->find(s, where);
+  [[maybe_unused]] const auto held = runner_.hold(parts_, s.slot, where);
+  const status made = sequence_saver<Spec>(exec, parts_, of, options, where).make(frame);
   return made.ok() ? to.put(key, frame) : made;
 }
 
@@ -153,7 +155,10 @@ status cache<Backend, Spec>::decode_layer(const Backend& exec, restoring<Spec, S
     if (of.ok() && of.columns_stored_) of.state_ = read_columns(of.stored_, parts_, layer, of.tokens_, slot.tables[group].pages);
   }
   if (!of.ok()) return of.state_;
-  if (!of.columns_stored_) runner_.encode(exec, parts_, of.plan_, {}, of.ready_, end - of.ready_);
+  if (!of.columns_stored_) {
+    [[maybe_unused]] const auto held = runner_.hold(parts_, of.of_.slot, where);  // rows of the sequence that it continues may be far
+    runner_.encode(exec, parts_, of.plan_, {}, of.ready_, end - of.ready_);
+  }
   of.ready_ = end;
   if (of.done() && !of.plan_.learning.empty())
     parts_.balances.accept(of.plan_.learning[0], of.plan_.reserved.parts[0], of.plan_.reserved.tokens);

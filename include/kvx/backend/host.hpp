@@ -18,10 +18,13 @@ namespace kvx {
 /// parallel    runs tasks side by side: OpenMP where the translation unit is compiled with it, else one after the other;
 ///             hand in your own to use the threads of your program
 /// memory      where a cache takes its rows, columns and scratch from; it must outlive the cache
+/// index_ahead   of the execution that a cache is built with: so many layers of a step may be indexed beside the caller, on a thread of the
+///             cache's own, while later layers compute; 0: all of them in commit. Results do not depend on it
 struct host {
   int threads = 0;
   parallel_for parallel = default_parallel_for();
   std::pmr::memory_resource* memory = lazy_pages();
+  int index_ahead = 0;
 };
 
 /// Calls body(i) for every i in [0, tasks), in any order and on any thread of `exec`; returns when all are done. body must not throw.

@@ -51,6 +51,7 @@ class device_runner {
   using layout = typename Spec::layout_type;
   using memory = typename parts::memory;
   static constexpr bool spills = offloads<layout>();
+  static_assert(!offloads_to_file<layout>(), "offload_bulk is for the host: on a device far rows lie in host memory, by offload_uva");
   static_assert(layout::owns_rows, "an external layout is for the host: the device's rows lie in pages of the cache");
   static_assert(parts::columns.size() == 0 || reads_sketch<typename Spec::index_type> || device_packs<Spec>,
                 "on the device an index has the columns of a key sketch or of semantic pages, or none");

@@ -24,7 +24,7 @@
 #include <kvx/layout/page_table.hpp>
 #include <kvx/layout/row_view.hpp>
 #include <kvx/layout/sequence_book.hpp>
-#include <kvx/layout/zones.hpp>
+#include <kvx/resident_pages.hpp>
 #include <kvx/step.hpp>
 
 #include <algorithm>
@@ -105,7 +105,7 @@ class row_offload {
     for (const reservation::part& p : step.reserved.parts) {
       mine[p.slot] = true;
       const page_table& table = slots[p.slot].tables[group_];
-      add_residents(of, table, p.length, request.needed);
+      add_residents(of, group_, table, p.length, request.needed);
       for (const page_id id : table.units) {
         if (id && frames_.of(id) < 0) request.needed.push_back(id);  // its rows are still to be written
       }
@@ -113,7 +113,7 @@ class row_offload {
     if (frames_.settled(request.needed)) return {};
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (!slots[i].open || mine[i]) continue;
-      add_residents(of, slots[i].tables[group_], slots[i].length, slots[i].in_step ? request.needed : request.dear);
+      add_residents(of, group_, slots[i].tables[group_], slots[i].length, slots[i].in_step ? request.needed : request.dear);
     }
     page_frames next = frames_;
     const frame_moves moves = next.place(of.book->groups()[group_].pool, request, where);
@@ -178,17 +178,6 @@ class row_offload {
   }
 
  private:
-  /// Pages with sinks, recent tokens and tokens behind a committed length.
-  void add_residents(const cache_parts<Spec>& of, const page_table& table, std::int64_t length, std::vector<page_id>& to) const {
-    const page_rules& rules = of.plan.groups[group_].rules;
-    const std::int64_t pages = std::ssize(table.units), sinks = std::min(pages, rules.pages(Spec::zones.sink));
-    const std::int64_t recent = edge(Spec::zones, length, layout::shape.tokens) / layout::shape.tokens;
-    for (std::int64_t page = 0; page < pages; ++page) {
-      if (page == sinks && page < recent) page = recent;
-      if (page < pages && table.units[static_cast<std::size_t>(page)]) to.push_back(table.units[static_cast<std::size_t>(page)]);
-    }
-  }
-
   upload_piece reserve_list(const device& exec, const std::vector<copied_pages>& list) {
     const std::int64_t bytes = std::ssize(list) * static_cast<std::int64_t>(sizeof(copied_pages));
     lists_.reserve(exec, bytes, false);

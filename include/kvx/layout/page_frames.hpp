@@ -55,6 +55,12 @@ class page_frames {
 
   std::int32_t near() const { return near_; }
 
+  /// The page whose rows a frame was given for last; empty where it has none.
+  page_id page_at(std::int32_t index) const {
+    const auto p = static_cast<std::size_t>(index);
+    return frames_[p] >= 0 ? id_of(p) : page_id{};
+  }
+
   /// (pages) where the rows of each page lie; what stands there for a page that is not in use means nothing.
   std::span<const std::int32_t> frames() const { return frames_; }
   std::int32_t of(page_id id) const { return id && holds(id) ? frames_[at(id)] : -1; }

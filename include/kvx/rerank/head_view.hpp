@@ -11,17 +11,22 @@
 
 namespace kvx {
 
+template <class E>
+class far_head;
+
 /// All that is kept of one KV head of one sequence in one layer. Trivially copyable.
 ///
 /// rows        K and V of the layer; read by `exact` and by attention alone
 /// columns     of the key sketch, read by `rsq_ip` alone; blocks of pages that hold no candidate are not read
 /// pages       logical page j of the sequence is physical page pages[j]
+/// far         host: where rows lie some of which are far; null where all are near
 template <class E>
 struct head_view {
   row_view<const E> rows;
   key_columns columns;
   const std::int32_t* pages = nullptr;
   std::int64_t head = 0;
+  far_head<E>* far = nullptr;
 };
 
 /// The queries of a group.

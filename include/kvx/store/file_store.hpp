@@ -1,6 +1,7 @@
 #pragma once
 // A store in a folder: one file a key, replaced as a whole.
 
+#include <kvx/backend/file_handle.hpp>
 #include <kvx/store/file_calls.hpp>
 #include <kvx/store/store.hpp>
 
@@ -18,26 +19,6 @@
 #include <vector>
 
 namespace kvx {
-
-/// An open file, closed by its owner.
-class file_handle {
- public:
-  file_handle() = default;
-  explicit file_handle(int file) : file_(file) {}
-  file_handle(file_handle&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
-  file_handle& operator=(file_handle other) noexcept {
-    std::swap(file_, other.file_);
-    return *this;
-  }
-  ~file_handle() {
-    if (file_ >= 0) ::close(file_);
-  }
-  int get() const { return file_; }
-  bool ok() const { return file_ >= 0; }
-
- private:
-  int file_ = -1;
-};
 
 /// Frames in the files <key in hexadecimal>.kvx of a folder, readable by their owner alone. Any number of processes and threads may use one
 /// folder at once.

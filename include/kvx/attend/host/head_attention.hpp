@@ -9,6 +9,7 @@
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/layout/batch_item.hpp>
+#include <kvx/layout/host/far_head.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/row_view.hpp>
 #include <kvx/layout/token_zone.hpp>
@@ -44,8 +45,10 @@ class head_attention {
  public:
   /// heads       of the group
   /// stage       of attend_rows_scratch bytes for the most rows
+  /// far         null where all rows are near
   head_attention(const row_view<const E>& rows, const batch_item& item, const zones& by, std::int64_t query, std::int64_t head,
-                 std::int64_t heads, row_options how, const head_attention_parts& at, std::span<std::byte> stage)
+                 std::int64_t heads, row_options how, const head_attention_parts& at, std::span<std::byte> stage,
+                 far_head<E>* far = nullptr)
       : zone(zone_of(item, 0, by, rows.page_tokens, query)),
         rows_(rows),
         pages_(item.pages),
@@ -54,7 +57,8 @@ class head_attention {
         heads_(heads),
         how_{how.scale != 0 ? how.scale : 1 / std::sqrt(static_cast<float>(rows.key_dim)), how.soft_cap},
         at_(at),
-        stage_(stage) {}
+        stage_(stage),
+        far_(far) {}
 
   token_zone zone;
 
@@ -80,7 +84,9 @@ class head_attention {
   }
 
   void take(std::span<const std::int32_t> ids) {
-    if (!ids.empty()) take(row_set{{}, ids});
+    if (ids.empty()) return;
+    if (far_ != nullptr) far_->bring(ids);
+    take(row_set{{}, ids});
   }
 
   /// Writes the result.   out (N, Q, Dv), lse (N, Q) or a null view
@@ -98,7 +104,9 @@ class head_attention {
   tensor_view<float, 2> sums() const { return tensor_view<float, 2>(at_.sums, heads_, rows_.value_dim); }
 
  private:
-  void take(const row_set& set) { attend_rows(host{.threads = 1}, rows_, pages_, head_, queries(), set, how_, states(), sums(), stage_); }
+  void take(const row_set& set) {
+    attend_rows(host{.threads = 1}, rows_, pages_, head_, queries(), set, how_, states(), sums(), stage_, far_);
+  }
 
   row_view<const E> rows_;
   const std::int32_t* pages_;
@@ -106,6 +114,7 @@ class head_attention {
   row_options how_;
   head_attention_parts at_;
   std::span<std::byte> stage_;
+  far_head<E>* far_;
 };
 
 }  // namespace kvx

@@ -3,6 +3,7 @@
 
 #include <kvx/attend/host/head_attention.hpp>
 #include <kvx/attend/host/page_tiers.hpp>
+#include <kvx/attend/host/row_in_pages.hpp>
 #include <kvx/attend/host/tiers.hpp>
 #include <kvx/attend/pages.hpp>
 #include <kvx/backend/host.hpp>
@@ -15,6 +16,8 @@
 #include <kvx/index/host/kept_pages.hpp>
 #include <kvx/index/host/page_search.hpp>
 #include <kvx/index/host/tree_lists.hpp>
+#include <kvx/layout/host/far_head.hpp>
+#include <kvx/layout/host/row_logits.hpp>
 #include <kvx/layout/sequence_book.hpp>
 #include <kvx/rerank/head_view.hpp>
 #include <kvx/rerank/host/exact.hpp>
@@ -39,6 +42,7 @@ namespace kvx {
 /// columns_of  (entries) the batch under the page ids of the columns; with rows of the caller's those differ from the rows' own
 /// sequences   (entries) their slots: lists.of(slot, layer, head) are the lists of a head, up to the zone's end
 /// kept        null where nothing is used again
+/// far         null where all rows are near
 template <class E, dci_shape Shape>
 struct page_layer {
   static constexpr dci_shape shape = Shape;
@@ -54,6 +58,7 @@ struct page_layer {
   const tree_lists* lists = nullptr;
   kept_pages* kept = nullptr;
   int layer = 0;
+  far_layer<E>* far = nullptr;
 };
 
 namespace host_pages {
@@ -129,8 +134,10 @@ class paged_head {
         item_(item),
         head_(head),
         tiered_(tiers_used(others, options.others)),
+        placed_(index()),
+        far_(layer.far, layer.rows_of[item].pages, head, &placed_, row_in_pages<E, Shape>),
         attention_(layer.rows, layer.rows_of[item], layer.zones, query, head, heads, {options.scale, options.soft_cap}, part.head,
-                   {part.stage, static_cast<std::size_t>(part.stage_bytes)}) {}
+                   {part.stage, static_cast<std::size_t>(part.stage_bytes)}, far()) {}
 
   /// Attends to the residents, then finds pages.
   template <class T>
@@ -180,6 +187,7 @@ class paged_head {
   dci_head<E> index() const {
     return tree_head<E>(layer_.rows, layer_.side, layer_.rows_of[item_].pages, layer_.columns_of[item_].pages, head_, layer_.zones.sink);
   }
+  far_head<E>* far() { return far_.any() ? &far_ : nullptr; }
   std::span<std::byte> stage() const { return {part_.stage, static_cast<std::size_t>(part_.stage_bytes)}; }
   tensor_view<const float, 2> rotated() const {
     const auto plain = attention_.queries();
@@ -216,7 +224,16 @@ class paged_head {
     } else {
       const dci_cells cells =
           keeps_links(Shape) ? layer_.lists->of(layer_.sequences[item_].slot, layer_.layer, head_).cells() : dci_cells{};
-      found_ = search_pages(serial_, Shape, index(), cells, query, breadth, out, stage()).found;
+      if (far_.any()) {
+        const auto in_slots = [&](const row_queries& q, std::span<const std::int32_t> ids, tensor_view<float, 2> logits) {
+          far_.bring(ids);
+          row_logits<E>(
+              q, 0, std::ssize(ids), [&](std::int64_t i) { return far_.row(ids[static_cast<std::size_t>(i)]).key; }, logits);
+        };
+        found_ = search_pages(serial_, Shape, index(), cells, query, breadth, in_slots, out, stage()).found;
+      } else {
+        found_ = search_pages(serial_, Shape, index(), cells, query, breadth, out, stage()).found;
+      }
     }
     if (layer_.kept != nullptr && layer_.rows_of[item_].queries <= kept_pages::tokens) {
       layer_.kept->put(layer_.sequences[item_].slot, layer_.layer, head_, zone.length - 1, out.first(static_cast<std::size_t>(found_)));
@@ -233,22 +250,22 @@ class paged_head {
   }
 
   template <class By>
-  void rank_by(const By& by, std::span<const std::int32_t> ids, tensor_view<float, 2> logits, std::span<std::byte> scratch) const {
+  void rank_by(const By& by, std::span<const std::int32_t> ids, tensor_view<float, 2> logits, std::span<std::byte> scratch) {
     const std::int32_t* const pages = std::is_same_v<By, exact> ? layer_.rows_of[item_].pages : layer_.columns_of[item_].pages;
     group_queries asked{attention_.queries(), {}, attention_.scale()};
     if constexpr (coded) asked.rotated = rotated();
-    rerank(serial_, by, layer_.sketch, head_view<E>{layer_.rows, codes_of(layer_.side), pages, head_}, asked, ids, logits, scratch);
+    rerank(serial_, by, layer_.sketch, head_view<E>{layer_.rows, codes_of(layer_.side), pages, head_, far()}, asked, ids, logits, scratch);
   }
 
   /// Leaves the best `keep` of the ids, ascending. Returns how many.
-  std::int64_t keep_best(std::int64_t count) const {
+  std::int64_t keep_best(std::int64_t count) {
     const std::int64_t taken = rank(count);
     for (std::int64_t i = 0; i < taken; ++i) part_.ids[i] = part_.ids[part_.positions[i]];
     return taken;
   }
 
   /// Logits and scores of all ids, and the positions of the best `keep`, ascending. Returns how many.
-  std::int64_t rank(std::int64_t count) const {
+  std::int64_t rank(std::int64_t count) {
     if (count == 0) return 0;
     const std::span<const std::int32_t> ids(part_.ids, static_cast<std::size_t>(count));
     const tensor_view<float, 2> logits(part_.logits, attention_.queries().extents[0], count);
@@ -312,6 +329,8 @@ class paged_head {
   std::size_t item_;
   std::int64_t head_;
   tier_options tiered_;
+  dci_head<E> placed_;
+  far_head<E> far_;
   head_attention<E> attention_;
   std::int64_t found_ = 0;
 };

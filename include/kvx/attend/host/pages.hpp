@@ -49,20 +49,23 @@ void attend_pages(const host& exec, const page_layer<E, Shape>& layer, const Rer
   std::size_t space = scratch.size();
   auto* const first = static_cast<std::byte*>(std::align(64, 1, start, space));
   using head_type = paged_head<E, Shape, Reranker>;
+  const std::int64_t each = layer.far != nullptr ? std::max<std::int64_t>(tokens, 1) : 1;  // slots of a KV head are for one thread
   const auto run = [&](bool searching) {  // those that search go before those that take what was found
     std::atomic<std::int64_t> claimed{0};
     for_each_task(exec, host_dense::workers_of(exec, units), [&](std::int64_t worker) {
       scratch_parts memory{first + worker * size.used};
       const host_pages::attend_parts<Reranker> part(memory, Coded, reranker, page, G, most);
-      for (std::int64_t i = claimed.fetch_add(1); i < units; i = claimed.fetch_add(1)) {
-        std::size_t item = 0;
-        std::int64_t query = i / H;
-        while (query >= layer.rows_of[item].queries) query -= layer.rows_of[item++].queries;
-        const std::int64_t position = layer.rows_of[item].length - layer.rows_of[item].queries + query;
-        if (head_type::searches(layer.index->reuse, position) != searching) continue;
-        head_type head(layer, reranker, item, query, i % H, G, options, part);
-        head.search(q);
-        head.attend(out, lse);
+      for (std::int64_t i = claimed.fetch_add(1); i < units / each; i = claimed.fetch_add(1)) {
+        for (std::int64_t token = i / H; token < i / H + each; ++token) {
+          std::size_t item = 0;
+          std::int64_t query = token;
+          while (query >= layer.rows_of[item].queries) query -= layer.rows_of[item++].queries;
+          const std::int64_t position = layer.rows_of[item].length - layer.rows_of[item].queries + query;
+          if (head_type::searches(layer.index->reuse, position) != searching) continue;
+          head_type head(layer, reranker, item, query, i % H, G, options, part);
+          head.search(q);
+          head.attend(out, lse);
+        }
       }
     });
   };

@@ -121,15 +121,19 @@ void attend_retrieved(const host& exec, const retrieve_layer<E>& layer, const bu
     }
     return;
   }
+  const std::int64_t each =
+      layer.far != nullptr ? std::max<std::int64_t>(tokens, 1) : 1;  // slots of a KV head are for one thread, and are asked for in order
   std::atomic<std::int64_t> claimed{0};
   for_each_task(exec, workers, [&](std::int64_t worker) {
     const host_retrieve::parts<Reranker> part = part_of(worker);
-    for (std::int64_t i = claimed.fetch_add(1); i < units; i = claimed.fetch_add(1)) {
-      const auto [item, query] = locate(i / H);
-      head_type head(layer, by, reranker, page, item, query, i % H, G, options, part);
-      head.search(q);
-      const bool by_mass = options.budget.of == retrieve_budget::kind::mass && !head.scores().empty();
-      head.attend(by_mass ? head.rows_of_mass(options.budget.mass) : options.keep, out, lse);
+    for (std::int64_t i = claimed.fetch_add(1); i < units / each; i = claimed.fetch_add(1)) {
+      for (std::int64_t token = i / H; token < i / H + each; ++token) {
+        const auto [item, query] = locate(token);
+        head_type head(layer, by, reranker, page, item, query, i % H, G, options, part);
+        head.search(q);
+        const bool by_mass = options.budget.of == retrieve_budget::kind::mass && !head.scores().empty();
+        head.attend(by_mass ? head.rows_of_mass(options.budget.mass) : options.keep, out, lse);
+      }
     }
   });
 }

@@ -12,6 +12,7 @@
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/host/group_rule.hpp>
 #include <kvx/index/host/sign_buckets.hpp>
+#include <kvx/layout/host/far_head.hpp>
 #include <kvx/rerank/head_view.hpp>
 #include <kvx/rerank/host/exact.hpp>
 #include <kvx/rerank/host/fullest_pages.hpp>
@@ -38,6 +39,7 @@ namespace kvx {
 /// columns_of  the batch under the page ids of the columns; with rows of the caller's those differ from the rows' own
 /// balances    (entries) diagonals, those of this layer (H, D) begin at `balance_at`; null for none; empty: none at all
 /// values      columns of the values, where the reranker has tiers
+/// far         null where all rows are near
 template <class E>
 struct retrieve_layer {
   row_view<const E> rows;
@@ -49,6 +51,7 @@ struct retrieve_layer {
   std::span<const float* const> balances;
   std::int64_t balance_at = 0;
   value_columns values = {};
+  far_layer<E>* far = nullptr;
 };
 
 namespace host_retrieve {
@@ -117,8 +120,9 @@ class retrieving_head {
         head_(head),
         heads_(heads),
         tiered_(tiers_used(others, options.others)),
+        far_(layer.far, layer.rows_of[item].pages, head),
         attention_(layer.rows, layer.rows_of[item], layer.zones, query, head, heads, {options.scale, options.soft_cap}, part.head,
-                   {part.stage, static_cast<std::size_t>(part.stage_bytes)}) {}
+                   {part.stage, static_cast<std::size_t>(part.stage_bytes)}, far()) {}
 
   /// Attends to the residents and finds candidates; ranks them where `keep` leaves a choice.
   template <class T>
@@ -158,7 +162,7 @@ class retrieving_head {
       ranked_ = found_ > keep || !layer_.sketch.norms || in_tiers() || options_.budget.of != retrieve_budget::kind::head;
       if (!ranked_) return;
       const bool reads_rows = std::is_same_v<Reranker, exact>;
-      const head_view<E> from{layer_.rows, layer_.columns, reads_rows ? layer_.rows_of[item_].pages : zone().pages, head_};
+      const head_view<E> from{layer_.rows, layer_.columns, reads_rows ? layer_.rows_of[item_].pages : zone().pages, head_, far()};
       rerank(serial, reranker_, layer_.sketch, from, {plain(), rotated(), attention_.scale(), page_dots(), zone().first_page()},
              {ids_, static_cast<std::size_t>(found_)}, logits(), stage());
       group_scores(serial, reranker_.rule, read_only(logits()), attention_.lse(), {part_.scores, static_cast<std::size_t>(found_)},
@@ -202,6 +206,7 @@ class retrieving_head {
 
  private:
   bool in_tiers() const { return tiered_.any(); }
+  far_head<E>* far() { return far_.any() ? &far_ : nullptr; }
   bucket_zone zone() const {
     return {page_, layer_.columns, head_, layer_.columns_of[item_].pages, attention_.zone.begin, attention_.zone.end};
   }
@@ -252,6 +257,7 @@ class retrieving_head {
   std::size_t item_;
   std::int64_t head_, heads_;
   tier_options tiered_;
+  far_head<E> far_;
   head_attention<E> attention_;
   std::int64_t found_ = 0;
   bool ranked_ = false;

@@ -11,6 +11,8 @@
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/core/tensor_view.hpp>
+#include <kvx/layout/far_rows.hpp>
+#include <kvx/layout/host/far_head.hpp>
 #include <kvx/layout/row_view.hpp>
 
 #include <algorithm>
@@ -20,6 +22,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 namespace kvx {
@@ -47,6 +50,7 @@ struct rows_call {
   const simd::kernel_table* kernels = nullptr;
   int heads = 0;
   const float* q = nullptr;  // (G, float_pitch(D)): scale q, in lane order
+  far_head<E>* far = nullptr;
 
   /// Token at a place of the set: ranges first, then ids.
   std::int64_t token(std::int64_t place) const {
@@ -71,6 +75,12 @@ struct row_block {
     n = static_cast<int>(std::clamp<std::int64_t>(last - first, 0, most));
     for (int t = 0; t < n; ++t) {
       const std::int64_t token = call.token(first + t);
+      if (call.far != nullptr) {
+        const row_address<E> at = call.far->row(token);
+        key[t] = at.key;
+        value[t] = at.value;
+        continue;
+      }
       const std::int64_t page = call.pages[token >> shift];
       key[t] = call.rows.key.at(page, call.head, token & mask);
       value[t] = call.rows.value.at(page, call.head, token & mask);
@@ -110,8 +120,8 @@ void attend_piece(const rows_call<E>& call, std::int64_t first, std::int64_t las
 template <class E, class T>
 void attend(const simd::kernel_table& kernels, const host& exec, const row_view<const E>& rows, const std::int32_t* pages,
             std::int64_t head, tensor_view<const T, 2> q, const row_set& set, const row_options& options, std::span<softmax_state> states,
-            tensor_view<float, 2> sums, std::span<std::byte> scratch) {
-  rows_call<E> call{rows, pages, head, set, options, &kernels, static_cast<int>(q.extents[0]), nullptr};
+            tensor_view<float, 2> sums, std::span<std::byte> scratch, far_head<E>* far = nullptr) {
+  rows_call<E> call{rows, pages, head, set, options, &kernels, static_cast<int>(q.extents[0]), nullptr, far};
   const std::int64_t n = set.size();
   if (n == 0) return;
   const std::int64_t G = q.extents[0], D = rows.key_dim, Dv = rows.value_dim;
@@ -128,7 +138,8 @@ void attend(const simd::kernel_table& kernels, const host& exec, const row_view<
   call.q = ready;
   float* const pieces = ready + G * qp;                                                             // (pieces, piece_floats)
   const std::int64_t stride = piece_floats(G, Dv), count = ceil_div(n, piece);
-  for_each_task(exec, count, [&](std::int64_t i) { attend_piece(call, i * piece, std::min(n, (i + 1) * piece), pieces + i * stride); });
+  const host threads = far != nullptr ? host{.threads = 1} : exec;  // slots of a KV head are for one thread
+  for_each_task(threads, count, [&](std::int64_t i) { attend_piece(call, i * piece, std::min(n, (i + 1) * piece), pieces + i * stride); });
 
   for (std::int64_t i = 0; i < count; ++i) {
     const float* const part = pieces + i * stride;                                                  // (G, vp), then max (G), sum (G)
@@ -160,6 +171,7 @@ constexpr std::int64_t attend_rows_scratch(const host&, const row_view<E>& rows,
 ///             So residents come first, their lse ranks the others, and the selection is taken into the same softmax
 /// shapes      q (G, D); states (G); sums (G, Dv), undivided (see softmax_state); pages of the sequence; scratch of
 ///             attend_rows_scratch bytes for G and set.size(), any alignment
+/// far         null where all rows are near
 /// units       scores in nats
 /// cost        reads K and V of the set once; rows of the next block are asked for while one is computed
 /// exactness   float sums in an order that depends on the set alone; the same bits for any number of threads; instruction sets differ
@@ -169,7 +181,7 @@ constexpr std::int64_t attend_rows_scratch(const host&, const row_view<E>& rows,
 template <element E, element T>
 void attend_rows(const host& exec, const row_view<const E>& rows, const std::int32_t* pages, std::int64_t head, tensor_view<const T, 2> q,
                  const row_set& set, const row_options& options, std::span<softmax_state> states, tensor_view<float, 2> sums,
-                 std::span<std::byte> scratch, call_site where = call_site::here()) {
+                 std::span<std::byte> scratch, std::type_identity_t<far_head<E>*> far = nullptr, call_site where = call_site::here()) {
   const std::int64_t G = q.extents[0];
   require_range("attend_rows: head", head, 0, rows.heads - 1, where);
   require_range("attend_rows: key_dim", rows.key_dim, 1, 576, where);
@@ -179,7 +191,7 @@ void attend_rows(const host& exec, const row_view<const E>& rows, const std::int
   require(static_cast<std::int64_t>(states.size()) == G, "attend_rows: states must have one entry a head", where);
   require(static_cast<std::int64_t>(scratch.size()) >= attend_rows_scratch(exec, rows, G, set.size()),
           "attend_rows: scratch is smaller than attend_rows_scratch", where);
-  host_rows::attend(simd::kernels(), exec, rows, pages, head, q, set, options, states, sums, scratch);
+  host_rows::attend(simd::kernels(), exec, rows, pages, head, q, set, options, states, sums, scratch, far);
 }
 
 /// Divides a partial attention: the output of a whole one.

@@ -6,6 +6,7 @@
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/core/tensor_view.hpp>
+#include <kvx/layout/host/far_head.hpp>
 #include <kvx/layout/host/row_logits.hpp>
 #include <kvx/rerank/exact.hpp>
 #include <kvx/rerank/head_view.hpp>
@@ -54,9 +55,12 @@ void rerank(const host& exec, const exact& policy, const key_sketch&, const head
   const int page_shift = std::countr_zero(static_cast<unsigned>(from.rows.page_tokens));
   const auto find = [&](std::int64_t i) {
     const std::int64_t id = ids[static_cast<std::size_t>(i)];
+    if (from.far != nullptr) return from.far->row(id).key;
     return from.rows.key.at(from.pages[id >> page_shift], from.head, id & (from.rows.page_tokens - 1));
   };
-  for_each_task(exec, ceil_div(C, exact_task_tokens), [&](std::int64_t task) {
+  if (from.far != nullptr) from.far->bring(ids);
+  const host threads = from.far != nullptr ? host{.threads = 1} : exec;  // slots of a KV head are for one thread
+  for_each_task(threads, ceil_div(C, exact_task_tokens), [&](std::int64_t task) {
     row_logits<E>(q, task * exact_task_tokens, std::min(C, (task + 1) * exact_task_tokens), find, logits);
   });
 }

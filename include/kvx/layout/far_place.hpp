@@ -1,0 +1,26 @@
+#pragma once
+// Where the far rows of a cache on the host go.
+
+#include <cstddef>
+#include <string>
+
+#include <sys/types.h>
+#include <unistd.h>
+
+namespace kvx {
+
+/// POSIX calls by their names, so that a test can fail each of them; results and errno as there.
+struct far_calls {
+  ssize_t (*read)(int file, void* bytes, std::size_t count, off_t at) = ::pread;
+  ssize_t (*write)(int file, const void* bytes, std::size_t count, off_t at) = ::pwrite;
+};
+
+/// The file that they lie in.
+///
+/// folder      of a file without a name; "": TMPDIR, else /tmp. Choose one on a disk: some systems keep those in memory
+struct far_place {
+  std::string folder = {};
+  far_calls calls = {};
+};
+
+}  // namespace kvx

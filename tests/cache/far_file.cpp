@@ -1,0 +1,258 @@
+// A cache whose old rows lie in a file does what one does that keeps them in memory, bit for bit; and says so when the file fails.
+
+#include <support/feed.hpp>
+#include <support/thread_pool.hpp>
+
+#include <kvx/kvx.hpp>
+#include <kvx/store/memory_store.hpp>
+#include <kvx/storing.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <span>
+#include <system_error>
+#include <vector>
+
+namespace {
+
+using namespace kvx;
+using test::append_all, test::attend_all, test::observe_all, test::token, test::tokens;
+using route = attend_options::route;
+
+// Pages of 16 KiB: what a page leaves behind is zero, so a row that is read where it no longer lies shows.
+template <placement Place>
+using rows_in = paged<float, page_shape{.tokens = 16, .key_dim = 64, .value_dim = 64}, zones{.sink = 16, .local = 20}, Place>;
+constexpr dci_shape by_means{.block = 32}, by_codes{.block = 32, .rank = dci_shape::ranking::coded_member};
+template <placement Place>
+using ice = spec<rows_in<Place>, dci_tree<by_means>>;
+template <placement Place>
+using ice_exact = spec<rows_in<Place>, dci_tree<by_codes>, exact>;
+template <placement Place>
+using paris = spec<rows_in<Place>, sign_buckets<key_sketch{.balance = 64}>, rsq_ip<4>>;
+template <placement Place>
+using paris_exact = spec<rows_in<Place>, sign_buckets<key_sketch{.balance = 0}>, exact>;
+
+int failing = 0;  // calls from now on that succeed before one fails; 0: none fails
+int error_of_failure = ENOSPC;
+bool fails() {
+  if (failing == 0 || --failing > 0) return false;
+  errno = error_of_failure;
+  return true;
+}
+ssize_t read_or_fail(int file, void* bytes, std::size_t n, off_t at) { return fails() ? -1 : ::pread(file, bytes, n, at); }
+ssize_t write_or_fail(int file, const void* bytes, std::size_t n, off_t at) { return fails() ? -1 : ::pwrite(file, bytes, n, at); }
+ssize_t read_nothing(int, void*, std::size_t, off_t) { return 0; }
+
+geometry small(std::int64_t near) {
+  return {.layers = 3,
+          .kv_heads = 2,
+          .query_heads = 4,
+          .max_tokens = 1200,
+          .max_sequences = 3,
+          .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::retrieve()},
+          .near_tokens = near,
+          .hot_rows = 16};
+}
+
+/// Two caches to which the same is done.
+template <class Near, class Far>
+struct twins {
+  host exec;
+  cache<host, Near> a{exec, {}, small(0)};
+  cache<host, Far> b;
+  struct pair {
+    sequence a, b;
+  };
+  std::vector<pair> open;
+  std::mt19937_64 random{7};
+  token next = 1;
+  std::int64_t compared = 0, apart = 0;
+  attention_audit of_a, of_b;
+  bool audited = false;
+
+  explicit twins(host by, std::int64_t near = 304) : exec(by), b(exec, {}, small(near)) {}
+  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); }
+
+  void feed(const std::vector<std::size_t>& who, std::int64_t n, bool prompt, const attend_options& how) {
+    std::vector<advance> on_a, on_b;
+    for (const std::size_t i : who) on_a.push_back({open[i].a, n}), on_b.push_back({open[i].b, n});
+    const std::vector<token> ids = tokens(next, n * std::ssize(who));
+    next += static_cast<token>(ids.size());
+    step x = a.begin(exec, on_a), y = b.begin(exec, on_b);
+    append_all(a, exec, x, ids);
+    append_all(b, exec, y, ids);
+    if (prompt) {
+      observe_all(a, exec, x, ids);
+      observe_all(b, exec, y, ids);
+    } else {
+      attend_options on_far = how, on_near = how;
+      if (audited) on_near.audit = &of_a, on_far.audit = &of_b;
+      same(attend_all(a, exec, x, ids, on_near), attend_all(b, exec, y, ids, on_far));
+    }
+    if (!prompt && below(8) == 0) return;  // dropped
+    a.commit(exec, x);
+    b.commit(exec, y);
+  }
+  void same(const std::vector<float>& x, const std::vector<float>& y) {
+    REQUIRE(x.size() == y.size());
+    for (std::size_t i = 0; i < x.size(); ++i) apart += std::memcmp(&x[i], &y[i], sizeof(float)) == 0 ? 0 : 1;
+    compared += std::ssize(x);
+  }
+  void grow(std::int64_t n, const attend_options& how) {
+    open.push_back({a.open(exec), b.open(exec)});
+    for (; n > 0; n -= 40) feed({open.size() - 1}, std::min<std::int64_t>(n, 40), true, how);
+  }
+  void decode(int steps, const attend_options& how) {
+    for (int i = 0; i < steps; ++i) {
+      std::vector<std::size_t> who;
+      for (std::size_t s = 0; s < open.size(); ++s) {
+        if (below(3) > 0) who.push_back(s);
+      }
+      feed(who, below(5) == 0 ? 3 : 1, false, how);
+    }
+  }
+  void cut(std::size_t i, std::int64_t by) {
+    const std::int64_t n = a.length(open[i].a) - by;
+    a.truncate(exec, open[i].a, n);
+    b.truncate(exec, open[i].b, n);
+  }
+  void fork(std::size_t i, std::int64_t n) { open.push_back({a.fork(exec, open[i].a, n), b.fork(exec, open[i].b, n)}); }
+  void close(std::size_t i) {
+    a.close(exec, open[i].a);
+    b.close(exec, open[i].b);
+    open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+};
+
+template <template <placement> class Spec>
+void play(host exec) {
+  twins<Spec<placement::resident>, Spec<placement::offload_bulk>> t(exec);
+  const attend_options few{.keep = 32, .path = route::retrieve}, all{.keep = 32, .path = route::dense};
+  t.grow(390, few);
+  t.decode(6, few);
+  t.decode(1, all);
+  t.cut(0, 40);   // into a block that is far
+  t.decode(3, few);
+  t.fork(0, 150);  // far tokens are recent again
+  t.decode(12, few);
+  t.feed({1}, 70, true, few);  // what the fork packs is its own
+  t.decode(4, few);
+  t.audited = true;
+  t.decode(3, few);
+  t.audited = false;
+  memory_store near, far;
+  const digest key = key_of(t.a.family(), std::vector<std::int32_t>{1});
+  REQUIRE(t.a.save(t.exec, t.open[0].a, near, key).ok());
+  REQUIRE(t.b.save(t.exec, t.open[0].b, far, key).ok());
+  t.close(0);
+  const restored x = t.a.restore(t.exec, near, key), y = t.b.restore(t.exec, far, key);
+  REQUIRE(x.state.ok());
+  REQUIRE(y.state.ok());
+  t.open.push_back({x.of, y.of});
+  t.decode(4, few);
+  t.grow(330, few);
+  t.decode(6, few);
+  t.decode(1, all);
+  CHECK(t.compared > 10000);
+  CHECK(t.apart == 0);
+  CHECK(t.of_a.pairs > 0);
+  CHECK(t.of_a == t.of_b);
+  const cache_stats stats = t.b.stats();
+  CHECK(stats.far_bytes > 0);
+  CHECK(stats.far_moved > 0);
+  CHECK(stats.far_hit > 0);
+  CHECK(stats.far_wanted == stats.far_hit + stats.far_moved);
+  CHECK(stats.row_bytes + stats.far_bytes == t.a.stats().row_bytes);
+}
+
+}  // namespace
+
+TEST_CASE("rows in a file: outputs are those of a resident cache") {
+  play<ice>(test::one_thread());
+  play<paris>(host{.threads = 3, .parallel = test::std_threads()});
+}
+
+TEST_CASE("rows in a file: keys that a ranking reads") {
+  play<ice_exact>(host{.threads = 3, .parallel = test::std_threads()});
+  play<paris_exact>(test::one_thread());
+}
+
+TEST_CASE("rows in a file: what cannot be near is refused, and nothing has changed") {
+  const host exec = test::one_thread();
+  cache<host, ice<placement::offload_bulk>> c(exec, {}, small(64));
+  const sequence s = c.open(exec);
+  test::feed(c, exec, s, tokens(1, 40));
+  CHECK_THROWS_AS(c.begin(exec, {{s, 100}}), capacity_error);
+  CHECK(c.length(s) == 40);
+  test::feed(c, exec, s, tokens(41, 8));
+  CHECK_THROWS_AS(c.view(1), usage_error);
+  geometry nowhere = small(64);
+  nowhere.far.folder = "/nonexistent/kvx";
+  CHECK_THROWS_AS((cache<host, ice<placement::offload_bulk>>(exec, {}, nowhere)), usage_error);
+}
+
+TEST_CASE("rows in a file: a disk that is full or fails in the middle of decoding") {
+  const host exec = test::one_thread();
+  const attend_options few{.keep = 32, .path = route::retrieve};
+  geometry g = small(208);
+  g.far.calls = {read_or_fail, write_or_fail};
+  cache<host, ice<placement::resident>> a(exec, {}, small(0));
+  cache<host, ice<placement::offload_bulk>> b(exec, {}, g);
+  const sequence x = a.open(exec), y = b.open(exec);
+  std::int64_t refused = 0;
+  token next = 1;
+  for (int i = 0; i < 60; ++i) {
+    const std::vector<token> ids = tokens(next, i < 12 ? 30 : 2);
+    next += static_cast<token>(ids.size());
+    step on_a = a.begin(exec, {{x, std::ssize(ids)}});
+    append_all(a, exec, on_a, ids);
+    observe_all(a, exec, on_a, ids);
+    const std::vector<float> expected = i < 12 ? std::vector<float>() : attend_all(a, exec, on_a, ids, few);
+    a.commit(exec, on_a);
+    for (int tries = 1;; ++tries) {  // the n-th call fails, then none does
+      failing = i > 8 && tries < 8 ? tries : 0;
+      error_of_failure = i % 2 == 0 ? ENOSPC : EIO;
+      try {
+        step on_b = b.begin(exec, {{y, std::ssize(ids)}});
+        append_all(b, exec, on_b, ids);
+        observe_all(b, exec, on_b, ids);
+        if (i >= 12) {
+          const std::vector<float> out = attend_all(b, exec, on_b, ids, few);  // may throw
+          REQUIRE(out == expected);
+        }
+        b.commit(exec, on_b);
+        failing = 0;
+        break;
+      } catch (const capacity_error&) {
+        CHECK(error_of_failure == ENOSPC);
+        ++refused;
+      } catch (const std::system_error& error) {
+        CHECK(error.code().value() == EIO);
+        ++refused;
+      }
+      CHECK(b.length(y) == static_cast<std::int64_t>(next - 1 - ids.size()));
+    }
+  }
+  failing = 0;
+  CHECK(refused > 30);
+}
+
+TEST_CASE("rows in a file: a file that has become shorter is an error, and no signal") {
+  const host exec = test::one_thread();
+  geometry g = small(96);
+  g.far.calls.read = read_nothing;
+  cache<host, ice<placement::offload_bulk>> c(exec, {}, g);
+  const sequence s = c.open(exec);
+  for (int i = 0; i < 8; ++i) test::feed(c, exec, s, tokens(static_cast<token>(1 + 30 * i), 30));
+  step open = c.begin(exec, {{s, 1}});
+  append_all(c, exec, open, tokens(5000, 1));
+  CHECK_THROWS_AS(attend_all(c, exec, open, tokens(5000, 1), {.keep = 32, .path = route::retrieve}), std::system_error);
+  CHECK_THROWS_AS(attend_all(c, exec, open, tokens(5000, 1), {.path = route::dense}), std::system_error);
+  c.commit(exec, open);
+  CHECK(c.length(s) == 241);
+}
