@@ -45,4 +45,9 @@ inline void require_a_page(const attend_options& options, std::int64_t page_toke
           where);
 }
 
+/// Refuses budgets that semantic pages have not.
+inline void require_head_budget(const attend_options& options, call_site where) {
+  require(options.budget.of == retrieve_budget::kind::head, "attend: budget.of must be head where pages are found", where);
+}
+
 }  // namespace kvx

@@ -119,6 +119,8 @@ TEST_CASE("a budget below one page is refused, and the cache goes on") {
   fixture<ice<by_means>> x(200, 1);
   CHECK_THROWS_WITH_AS(x.attend({.keep = 7, .path = route::retrieve}), doctest::Contains("keep"), usage_error);
   CHECK_THROWS_AS(x.attend({.keep = -1, .path = route::retrieve}), usage_error);
+  CHECK_THROWS_WITH_AS(x.attend({.keep = 8, .path = route::retrieve, .budget = {retrieve_budget::kind::layer}}),
+                       doctest::Contains("budget"), usage_error);
   CHECK(x.attend({.keep = 8, .path = route::retrieve}).size() > 0);
   fixture<ice<by_means, exact>> ranked(200, 1);
   CHECK(ranked.attend({.keep = 7, .path = route::retrieve}).size() > 0);  // the best tokens of the pages found
