@@ -177,7 +177,7 @@ class far_head {
     const int failed = of_->file->read(u.at, rows_in(slot), u.bytes);
     if (failed == 0) return;
     far_slots<E>& s = slots();
-    std::memset(rows_in(slot), 0, static_cast<std::size_t>(u.bytes));
+    std::memset(static_cast<void*>(rows_in(slot)), 0, static_cast<std::size_t>(u.bytes));
     s.order.drop(u.key);
     if (s.error == 0) s.error = failed;
   }
