@@ -12,6 +12,7 @@
 
 #include "../support/feed_world.hpp"
 #include "../support/machine.hpp"
+#include "../support/open_step.hpp"
 #include "../support/timing.hpp"
 #include "../support/world.hpp"
 
@@ -19,11 +20,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <numeric>
 #include <span>
 #include <string>
@@ -34,7 +33,7 @@ using namespace kvx;
 
 namespace {
 
-constexpr int heads = 8, group = 4, dim = 128;
+constexpr int heads = bench::step_heads, group = bench::step_group, dim = bench::step_dim;
 constexpr std::int64_t keep = 512;
 
 using composition = paris_kv<bf16, dim>;
@@ -53,15 +52,10 @@ struct head_state {
 /// Stages of a step, in order.
 constexpr std::array<const char*, 8> stage_names = {"resident", "prepare", "scan", "select", "rerank", "group rule", "top k", "rows"};
 
-/// A sequence of the cache, its last token still in a step.
-class decoding {
+class decoding : public bench::open_step<cache_type> {
  public:
-  decoding(cache_type& c, const host& exec, sequence s)
-      : cache_(c), exec_(exec), sequence_(s), tokens_(c.length(s) + 1), step_(c.begin(exec, {{s, 1}})) {
-    const std::vector<bf16> row(heads * dim, round_to<bf16>(.5f));
-    cache_.append(exec_, step_, 0, row.data(), row.data());
-    queries_ = bench::queries_near(cache_.view(0), cache_.pages(0, s).data(), tokens_ - 1, 1, group);
-    out_.resize(queries_.size());
+  decoding(cache_type& c, const host& exec, sequence s) : open_step(c, exec, s) {
+    ask(bench::queries_near(cache_.view(0), pages(), tokens_ - 1, 1, group));
     const page_shape shape = layout::shape;
     const host one{.threads = 1};
     for (head_state& h : heads_) {
@@ -78,23 +72,14 @@ class decoding {
     }
   }
 
-  std::int64_t tokens() const { return tokens_; }
-  const std::byte* rows() const { return reinterpret_cast<const std::byte*>(cache_.view(0).key.data); }
   std::int64_t row_bytes() const { return tokens_ / layout::shape.tokens * cache_.view(0).key.page_stride * 2; }
 
-  void dense() { cache_.attend(exec_, step_, 0, queries_.data(), out_.data(), {.path = attend_options::route::dense}); }
-  void retrieve(double fraction) {
-    cache_.attend(exec_, step_, 0, queries_.data(), out_.data(), {.keep = keep, .breadth = {.fraction = fraction, .per_kept = 0}});
-  }
+  void retrieve(double fraction) { attend({.keep = keep, .breadth = {.fraction = fraction, .per_kept = 0}}); }
 
   /// The step again, by its parts; returns the seconds that each took, all heads together, over the threads.
   std::array<double, stage_names.size()> stages(double fraction) {
-    std::array<std::array<double, stage_names.size()>, heads> each{};
-    for_each_task(exec_, heads, [&](std::int64_t h) { run_head(h, fraction, each[static_cast<std::size_t>(h)]); });
-    std::array<double, stage_names.size()> sum{};
-    for (const auto& one : each) std::transform(one.begin(), one.end(), sum.begin(), sum.begin(), std::plus<>());
-    for (double& x : sum) x /= bench::cores();
-    return sum;
+    return seconds_of_stages<stage_names.size()>(
+        [&](std::int64_t h, std::array<double, stage_names.size()>& seconds) { run_head(h, fraction, seconds); });
   }
 
   /// See paris_step_mass_10; after stages().
@@ -128,8 +113,7 @@ class decoding {
   token_range zone() const { return {layout::zones.sink, edge(layout::zones, tokens_ - 1, layout::shape.tokens)}; }
 
   double logit(std::int64_t query_head, std::int64_t t) const {
-    const std::int32_t* const pages = cache_.pages(0, sequence_).data();
-    const bf16* const k = cache_.view(0).key.at(pages[t / layout::shape.tokens], query_head / group, t % layout::shape.tokens);
+    const bf16* const k = cache_.view(0).key.at(pages()[t / layout::shape.tokens], query_head / group, t % layout::shape.tokens);
     float sum = 0;
     for (int d = 0; d < dim; ++d) sum += queries_[static_cast<std::size_t>(query_head * dim + d)] * to_float(k[d]);
     return static_cast<double>(sum) / std::sqrt(static_cast<double>(dim));
@@ -141,16 +125,10 @@ class decoding {
     const std::span stage(scratch, static_cast<std::size_t>(s.scratch.size()));
     const host one{.threads = 1};
     const auto rows = cache_.view(0);
-    const std::int32_t* const pages = cache_.pages(0, sequence_).data();
+    const std::int32_t* const table = pages();
     key_columns columns;
     for (std::size_t c = 0; c < columns.size(); ++c) columns[c] = cache_.column(0, static_cast<int>(c));
-    auto last = std::chrono::steady_clock::now();
-    std::size_t next = 0;
-    const auto done = [&] {
-      const auto now = std::chrono::steady_clock::now();
-      seconds[next++] = std::chrono::duration<double>(now - last).count();
-      last = now;
-    };
+    bench::stage_clock clock(seconds);
 
     const float scale = 1 / std::sqrt(static_cast<float>(dim));
     const float* const q = queries_.data() + h * group * dim;
@@ -161,51 +139,45 @@ class decoding {
     std::fill(s.states.begin(), s.states.end(), softmax_state{});
     const auto [begin, end] = zone();
     const token_range resident[] = {{0, begin}, {end, tokens_}};
-    attend_rows(one, rows, pages, h, plain, {resident, {}}, {}, s.states, sums, stage);
+    attend_rows(one, rows, table, h, plain, {resident, {}}, {}, s.states, sums, stage);
     for (std::size_t g = 0; g < group; ++g) s.lse[g] = s.states[g].lse();
-    done();
+    clock.done();
 
-    const bucket_zone z{layout::shape, columns, h, pages, begin, end};
+    const bucket_zone z{layout::shape, columns, h, table, begin, end};
     const std::int64_t wanted = candidate_count({.fraction = fraction, .per_kept = 0}, {}, end - begin, keep);
     scratch_parts memory{scratch};
     const search_parts part(memory, composition::sketch, {}, layout::shape, group, tokens_);
     bucket_query query = prepare_sign_sums(one, composition::sketch, bucket_scoring::query::head_aware, z,
                                            {rotated, plain, s.lse.data(), scale}, {part.query, static_cast<std::size_t>(part.query_bytes)});
     query.page_dots = s.page_dots.data();
-    done();
+    clock.done();
     const std::int64_t first = z.first_page();
     const std::span bytes(part.scores, static_cast<std::size_t>((z.last_page() - first) * layout::shape.tokens));
     scan_buckets(one, query, z, first, z.last_page(), bytes);
-    done();
+    clock.done();
     candidate_cut cut = cut_of(one, bytes, wanted);
     const std::int64_t found = select_candidates(one, bytes, first * layout::shape.tokens, cut, s.ids.data());
     head_found_[static_cast<std::size_t>(h)] = found;
-    done();
+    clock.done();
 
     const std::span<const std::int32_t> ids(s.ids.data(), static_cast<std::size_t>(found));
     const tensor_view<float, 2> logits(s.logits.data(), group, found);
-    rerank(one, rsq_ip<4>{}, composition::sketch, head_view<bf16>{rows, columns, pages, h},
+    rerank(one, rsq_ip<4>{}, composition::sketch, head_view<bf16>{rows, columns, table, h},
            {plain, rotated, scale, s.page_dots.data(), first}, ids, logits, stage);
-    done();
+    clock.done();
     const std::span scores(s.scores.data(), ids.size());
     group_scores(one, {}, read_only(logits), s.lse, scores, stage);
-    done();
+    clock.done();
     const std::int64_t taken = top_k<std::int32_t>(one, scores, keep, s.kept).taken;
     for (std::int64_t i = 0; i < taken; ++i) {
       std::int32_t& place = s.kept[static_cast<std::size_t>(i)];
       place = ids[static_cast<std::size_t>(place)];
     }
-    done();
-    attend_rows(one, rows, pages, h, plain, {{}, {s.kept.data(), static_cast<std::size_t>(taken)}}, {}, s.states, sums, stage);
-    done();
+    clock.done();
+    attend_rows(one, rows, table, h, plain, {{}, {s.kept.data(), static_cast<std::size_t>(taken)}}, {}, s.states, sums, stage);
+    clock.done();
   }
 
-  cache_type& cache_;
-  const host& exec_;
-  sequence sequence_;
-  std::int64_t tokens_;
-  step step_;
-  std::vector<float> queries_, out_;
   std::array<head_state, heads> heads_;
   std::array<std::int64_t, heads> head_found_{};
 };
@@ -221,19 +193,11 @@ int main(int argc, char** argv) {
   constexpr std::int64_t tokens = 131072, many = 524288;
   constexpr int rounds = 15;
   const bool grows = wanted("paris_step_per_key_growth");
-  std::printf("# %d threads, kernels: %s%s\n", bench::cores(), name_of(simd_level().used),
-              simd_level().refused ? " (KVX_SIMD refused)" : "");
+  bench::print_threads();
 
   const host exec;
   const std::int64_t longest = grows ? many : tokens;
-  cache_type c(exec, {},
-               {.layers = 1,
-                .kv_heads = heads,
-                .query_heads = heads * group,
-                .max_tokens = longest + 1024,
-                .max_sequences = 2,
-                .kinds = {layer_kind::retrieve()},
-                .max_step_tokens = 4096});
+  cache_type c(exec, {}, bench::step_geometry(longest + 1024, 2));
   const sequence whole = c.open(exec);
   bench::feed_world(c, exec, whole, longest);
   decoding d(c, exec, c.fork(exec, whole, tokens));

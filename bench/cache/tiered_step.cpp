@@ -15,6 +15,7 @@
 
 #include "../support/feed_world.hpp"
 #include "../support/machine.hpp"
+#include "../support/open_step.hpp"
 #include "../support/timing.hpp"
 #include "../support/world.hpp"
 
@@ -27,7 +28,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,7 +38,7 @@ using namespace kvx;
 
 namespace {
 
-constexpr int heads = 8, group = 4, dim = 128;
+constexpr int heads = bench::step_heads, group = bench::step_group, dim = bench::step_dim;
 constexpr std::int64_t tokens = 131072, keep = 32;
 constexpr int rounds = 15;
 
@@ -59,28 +59,14 @@ class decoding {
   using spec_type = composition<ValueBits, By>;
   static constexpr page_shape shape = spec_type::layout_type::shape;
 
-  explicit decoding(const host& exec)
-      : exec_(exec),
-        cache_(exec, {},
-               {.layers = 1,
-                .kv_heads = heads,
-                .query_heads = heads * group,
-                .max_tokens = tokens + 1024,
-                .kinds = {layer_kind::retrieve()},
-                .max_step_tokens = 4096}),
-        sequence_(cache_.open(exec)) {
-    bench::feed_world(cache_, exec, sequence_, tokens);
-    step_.emplace(cache_.begin(exec, {{sequence_, 1}}));
-    const std::vector<bf16> row(heads * dim, round_to<bf16>(.5f));
-    cache_.append(exec_, *step_, 0, row.data(), row.data());
-    queries_ = bench::queries_near(cache_.view(0), cache_.pages(0, sequence_).data(), tokens, 1, group);
-    out_.resize(queries_.size());
+  explicit decoding(const host& exec) : exec_(exec), cache_(exec, {}, bench::step_geometry(tokens + 1024)), open_(cache_, exec, fed(exec)) {
+    queries_ = bench::queries_near(cache_.view(0), open_.pages(), tokens, 1, group);
+    open_.ask(queries_);
   }
 
-  void dense() { cache_.attend(exec_, *step_, 0, queries_.data(), out_.data(), {.path = attend_options::route::dense}); }
+  void dense() { open_.dense(); }
   void attend(double fraction, std::int64_t kept, tier_options others) {
-    cache_.attend(exec_, *step_, 0, queries_.data(), out_.data(),
-                  {.keep = kept, .breadth = {.fraction = fraction, .per_kept = 0}, .others = others});
+    open_.attend({.keep = kept, .breadth = {.fraction = fraction, .per_kept = 0}, .others = others});
   }
 
   /// The stages that tiers add, and reranking, each after a dense decode.
@@ -97,10 +83,16 @@ class decoding {
   }
 
  private:
+  sequence fed(const host& exec) {
+    const sequence s = cache_.open(exec);
+    bench::feed_world(cache_, exec, s, tokens);
+    return s;
+  }
+
   stage_times run_head(std::int64_t h, double fraction) const {
     const host one{.threads = 1};
     const auto rows = cache_.view(0);
-    const std::int32_t* const pages = cache_.pages(0, sequence_).data();
+    const std::int32_t* const pages = open_.pages();
     key_columns columns;
     value_columns values;
     for (std::size_t c = 0; c < columns.size(); ++c) columns[c] = cache_.column(0, static_cast<int>(c));
@@ -153,9 +145,8 @@ class decoding {
 
   const host& exec_;
   cache<host, spec_type> cache_;
-  sequence sequence_;
-  std::optional<step> step_;
-  std::vector<float> queries_, out_;
+  bench::open_step<cache<host, spec_type>> open_;
+  std::vector<float> queries_;
 };
 
 struct speedup {
@@ -190,8 +181,7 @@ int main(int argc, char** argv) {
   const auto print = [&](const std::string& name, double value) {
     if (wanted(name)) std::printf("%s %.3f\n", name.c_str(), value);
   };
-  std::printf("# %d threads, kernels: %s%s\n", bench::cores(), name_of(simd_level().used),
-              simd_level().refused ? " (KVX_SIMD refused)" : "");
+  bench::print_threads();
   const auto bytes = [](int columns_dim) {
     std::int64_t all = 0;
     for (const column& c : tiered_columns({.bits = 4, .weights = key_sketch::weighting::key}, 2, {64, columns_dim, columns_dim}))
