@@ -1,5 +1,6 @@
 // Caches of semantic pages under random operations: rows, columns, queries seen and what is retrieved are those of one straight run.
 
+#include "random_draws.hpp"
 #include "run_length.hpp"
 
 #include <support/feed.hpp>
@@ -13,7 +14,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <span>
 #include <utility>
 #include <vector>
@@ -44,9 +44,9 @@ struct told {
 };
 
 template <class Cache>
-class player {
+class player : test::random_draws {
  public:
-  explicit player(std::uint64_t seed) : random_(seed) { poison(); }
+  explicit player(std::uint64_t seed) : random_draws(seed) { poison(); }
 
   void play() {
     const int dice = below(100);
@@ -62,7 +62,7 @@ class player {
       advance_some();
     }
     if (below(4) == 0) poison();
-    if (!sequences_.empty() && below(3) == 0) check(any());
+    if (!sequences_.empty() && below(3) == 0) check(*any(sequences_));
   }
 
   std::int64_t commits = 0, drops = 0, shortages = 0, checked = 0, retrieved = 0, copied = 0;
@@ -79,22 +79,19 @@ class player {
     step open;
   };
 
-  int below(std::int64_t n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
-  entry& any() { return sequences_[static_cast<std::size_t>(below(std::ssize(sequences_)))]; }
-
   void open() {
     if (std::cmp_equal(sequences_.size(), small().max_sequences)) return;
     sequences_.push_back({cache_.open(exec_), {}});
   }
   void close() {
     if (sequences_.empty()) return;
-    std::swap(any(), sequences_.back());
+    std::swap(*any(sequences_), sequences_.back());
     cache_.close(exec_, sequences_.back().handle);
     sequences_.pop_back();
   }
   void fork() {
     if (sequences_.empty() || std::cmp_equal(sequences_.size(), small().max_sequences)) return;
-    const entry& from = any();
+    const entry& from = *any(sequences_);
     const std::int64_t n = below(2) == 0 ? std::ssize(from.tokens) : below(std::ssize(from.tokens) + 1);
     try {
       sequences_.push_back({cache_.fork(exec_, from.handle, n), {from.tokens.begin(), from.tokens.begin() + n}});
@@ -104,7 +101,7 @@ class player {
   }
   void truncate() {
     if (sequences_.empty()) return;
-    entry& e = any();
+    entry& e = *any(sequences_);
     const auto n = static_cast<std::size_t>(std::max<std::int64_t>(0, std::ssize(e.tokens) - below(below(3) == 0 ? 60 : 12)));
     cache_.truncate(exec_, e.handle, static_cast<std::int64_t>(n));
     e.tokens.resize(n);
@@ -229,7 +226,6 @@ class player {
 
   host exec_ = test::one_thread();
   Cache cache_{exec_, {}, small()};
-  std::mt19937_64 random_;
   std::vector<entry> sequences_;
   token next_token_ = 1;
 };

@@ -1,5 +1,6 @@
 // An external cache under random operations: the same bits as a paged one, whatever the arrangement and whatever becomes of the pages.
 
+#include "random_draws.hpp"
 #include "run_length.hpp"
 
 #include <support/engine_pages.hpp>
@@ -13,7 +14,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -39,16 +39,16 @@ geometry four_layers() {
 
 /// Every operation is carried out by a paged cache, by an external one, and by the engine that owns the latter's pages.
 template <element E, page_shape Shape>
-class twins {
+class twins : test::random_draws {
  public:
   using own_type = cache<host, spec<paged<E, Shape, cut>, test::checksum_index>>;
   using other_type = cache<host, spec<external<E, Shape, cut>, test::checksum_index>>;
 
   twins(arrangement a, std::uint64_t seed)
-      : own_(exec_, {}, four_layers()),
+      : random_draws(seed),
+        own_(exec_, {}, four_layers()),
         other_(exec_, {}, four_layers()),
-        engine_(four_layers(), Shape, a, 400, static_cast<unsigned>(seed)),
-        random_(seed) {
+        engine_(four_layers(), Shape, a, 400, static_cast<unsigned>(seed)) {
     bind();
   }
 
@@ -79,8 +79,6 @@ class twins {
     std::vector<std::int32_t> pages;  // of the engine
   };
 
-  int below(std::int64_t n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
-  entry& any() { return sequences_[static_cast<std::size_t>(below(static_cast<std::int64_t>(sequences_.size())))]; }
   std::int64_t length(const entry& e) const { return own_.length(e.own); }
 
   void bind() {
@@ -112,7 +110,7 @@ class twins {
 
   void close() {
     if (sequences_.empty()) return;
-    std::swap(any(), sequences_.back());
+    std::swap(*any(sequences_), sequences_.back());
     entry& e = sequences_.back();
     CHECK(both([&] { own_.close(exec_, e.own); }, [&] { other_.close(exec_, e.other); }));
     engine_.cut(e.pages, 0);
@@ -121,7 +119,7 @@ class twins {
 
   void fork() {
     if (sequences_.empty()) return;
-    const entry& from = any();
+    const entry& from = *any(sequences_);
     const std::int64_t n = below(2) == 0 ? length(from) : below(length(from) + 1);
     entry e;
     if (!both([&] { e.own = own_.fork(exec_, from.own, n); }, [&] { e.other = other_.fork(exec_, from.other, n); })) return;
@@ -131,7 +129,7 @@ class twins {
 
   void truncate() {
     if (sequences_.empty()) return;
-    entry& e = any();
+    entry& e = *any(sequences_);
     const std::int64_t n = std::max<std::int64_t>(0, length(e) - below(14));
     if (both([&] { own_.truncate(exec_, e.own, n); }, [&] { other_.truncate(exec_, e.other, n); })) engine_.cut(e.pages, n);
   }
@@ -217,7 +215,6 @@ class twins {
   own_type own_;
   other_type other_;
   engine_pages<E> engine_;
-  std::mt19937_64 random_;
   std::vector<entry> sequences_;
   token next_token_ = 1;
 };

@@ -1,6 +1,7 @@
 #pragma once
 // Plays random operations on a cache and on the model of one, and checks after each that both hold the same.
 
+#include "random_draws.hpp"
 #include "run_length.hpp"
 #include "same_as_model.hpp"
 
@@ -17,7 +18,6 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +26,7 @@ namespace kvx::test {
 
 /// Cache       what host code can call as a cache on the host, built from (Exec, {}, geometry)
 template <class Layout, class Cache = cache<host, spec<Layout, checksum_index>>, class Exec = host>
-class player {
+class player : protected random_draws {
  public:
   using cache_type = Cache;
   using E = typename Layout::element_type;
@@ -43,13 +43,13 @@ class player {
   }
 
   player(std::uint64_t seed, Exec exec)
-      : exec_(exec),
+      : random_draws(seed),
+        exec_(exec),
         geometry_(small()),
         plan_(plan<Layout>(geometry_, Cache::index::columns(Layout::shape), call_site::here())),
         cache_(exec, {}, geometry_),
         model_(geometry_, plan_, Layout::shares_pages),
-        same_(cache_, model_, plan_),
-        random_(seed) {
+        same_(cache_, model_, plan_) {
     poison();
   }
 
@@ -97,11 +97,6 @@ class player {
     std::vector<bool> appended;  // (layers)
   };
 
-  int below(int n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
-  template <class Map>
-  auto any(Map& map) {
-    return std::next(map.begin(), below(static_cast<int>(map.size())));
-  }
   std::int64_t length(int id) const { return static_cast<std::int64_t>(model_.sequences.at(id).tokens.size()); }
 
   template <class Error, class Call>
@@ -317,7 +312,6 @@ class player {
   cache_type cache_;
   cache_model model_;
   same_as_model<cache_type> same_;
-  std::mt19937_64 random_;
   std::map<int, sequence> handles_;
   std::map<int, running> steps_;
   std::vector<sequence> stale_;
