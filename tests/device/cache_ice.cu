@@ -17,10 +17,14 @@ using namespace kvx;
 using test::twins;
 using route = attend_options::route;
 
-template <element E, int D, int Dv, dci_shape Shape>
-using ice = spec<paged<E, page_shape{.tokens = 8, .key_dim = D, .value_dim = Dv}, zones{.sink = 8, .local = 12}>, dci_tree<Shape>>;
+template <element E, int D, int Dv, dci_shape Shape, class Reranker = pass_through>
+using ice =
+    spec<paged<E, page_shape{.tokens = 8, .key_dim = D, .value_dim = Dv}, zones{.sink = 8, .local = 12}>, dci_tree<Shape>, Reranker>;
 using by_means = ice<float, 24, 16, dci_shape{.block = 32}>;
 using by_mean_key = ice<bf16, 40, 136, dci_shape{.block = 16, .by = dci_shape::metric::keys, .rank = dci_shape::ranking::mean_key}>;
+
+using by_codes = ice<float, 24, 16, dci_shape{.block = 32}, rsq_ip<4>>;
+using by_logits = ice<kvx::half, 40, 8, dci_shape{.block = 32, .by = dci_shape::metric::keys}, exact>;
 
 /// Energies of every committed position that is learned from, seen or not.
 template <class Cache>
@@ -65,6 +69,9 @@ TEST_CASE("300 steps with semantic pages on the device give what they give on th
 }
 TEST_CASE("the same by mean keys alone, with wide values of bf16") { decode<by_mean_key>(40, 22, {.keep = 16, .path = route::retrieve}); }
 TEST_CASE("so few pages looked at as are kept") { decode<by_means>(40, 23, {.keep = 16, .pages = {.probes = 2}, .path = route::retrieve}); }
+
+TEST_CASE("the best tokens of the pages found, by their codes") { decode<by_codes>(60, 25, {.keep = 12, .path = route::retrieve}); }
+TEST_CASE("the same by their keys") { decode<by_logits>(40, 26, {.keep = 5, .path = route::retrieve}); }
 
 TEST_CASE("long and short sequences and prompts in one step take their own ways") {
   twins<by_means> t(24);

@@ -1,6 +1,7 @@
 // What the device finds of semantic pages is what the host finds, token for token, where sums of logits are exact.
 
-#include <kvx/attend/cuda/pages.cuh>
+#include <kvx/attend/cuda/page_call.cuh>
+#include <kvx/index/cuda/page_search.cuh>
 
 #include <kvx/index/host/dci_tree.hpp>
 #include <kvx/index/host/page_search.hpp>
@@ -89,7 +90,7 @@ class search_world {
     page_search_call<bf16, page_budget> call;
     static_cast<page_search_shape<page_budget>&>(call) =
         page_search_of(c_.shape, c_.rule, {c_.page_tokens, c_.dim, 4}, cut(), c_.heads, c_.heads * c_.group, tokens_, batch.view().longest,
-                       c_.options, c_.whole_below);
+                       c_.options, false, c_.whole_below);
     call.rows = rows.view();
     call.members = arrays_[column_members];
     call.members.data = members.data();

@@ -56,7 +56,8 @@ template <class Spec>
 attend_memory run_memory(const device& exec, const cache_parts<Spec>& of, std::int64_t tokens, std::int64_t longest,
                          const attend_options& options) {
   if constexpr (device_packs<Spec>) {
-    return attend_pages_scratch(exec, of.layers[0].rows, pages_of_run(of, tokens, longest, options, short_below<Spec>(options)));
+    return attend_pages_scratch(exec, of.layers[0].rows, pages_of_run(of, tokens, longest, options, short_below<Spec>(options)),
+                                Spec::coded);
   } else {
     using reranker = typename Spec::reranker_type;
     return attend_retrieved_scratch<reranker>(
@@ -165,7 +166,7 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const Offload
   if constexpr (reads_sketch<typename Spec::index_type> || device_packs<Spec>) {
     if (place.retrieves) {
       const step_routes routes = routes_of(plan.items[static_cast<std::size_t>(place.group)], Spec::zones, options, replays);
-      const bool learns = (of.balances.on() || device_learns<Spec>)&&(step.learns || replays);
+      const bool asks = device_learns<Spec> || of.balances.on(), learns = asks && (step.learns || replays);
       if (learns && routes.dense) observe_layer<Spec, T>(exec, of, step, layer, q);
       const step_addresses& at = step.descriptor->at;
       for (const retrieve_run& run : step.runs) {

@@ -14,6 +14,7 @@
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/placement.hpp>
 #include <kvx/rerank/pass_through.hpp>
+#include <kvx/rerank/tiers.hpp>
 #include <kvx/spec.hpp>
 
 #include <cstddef>
@@ -33,12 +34,15 @@ constexpr bool device_packs = [] {
     static_assert(shape.rank == dci_shape::ranking::mean_then_member || shape.rank == dci_shape::ranking::mean_key,
                   "semantic pages on a device: they are ranked by mean_then_member or mean_key");
     static_assert(shape.block <= most_packed_tokens, "semantic pages on a device: blocks of at most 1,024 tokens");
-    static_assert(!Spec::coded && std::is_same_v<typename Spec::reranker_type, pass_through>,
-                  "semantic pages on a device: whole pages are attended to, without a reranker");
+    static_assert(!any(Spec::others), "semantic pages on a device: there are no tiers");
     static_assert(!offloads<typename Spec::layout_type>(), "semantic pages on a device: rows lie in the device's memory");
   }
   return packs_blocks<index>;
 }();
+
+/// Whether a reranker keeps the best of the tokens found.
+template <class Spec>
+constexpr bool device_ranks = !std::is_same_v<typename Spec::reranker_type, pass_through>;
 
 /// Whether queries are learned from that lie in a column beside the rows.
 template <class Spec>
@@ -61,7 +65,7 @@ page_search_shape<page_budget> pages_of_run(const cache_parts<Spec>& of, std::in
                                             const attend_options& options, std::int64_t whole_below) {
   return page_search_of(Spec::index_type::shape, of.spec.index.rule, Spec::layout_type::shape, Spec::zones, of.geometry.kv_heads,
                         of.geometry.query_heads, tokens, longest, {options.keep, options.pages, options.scale, options.soft_cap},
-                        whole_below);
+                        device_ranks<Spec>, whole_below);
 }
 
 /// shapes      q, out, lse: the rows of the run
@@ -73,12 +77,14 @@ void attend_pages_run(const device& exec, const cache_parts<Spec>& of, int layer
   using E = typename Spec::layout_type::element_type;
   constexpr page_shape page = Spec::layout_type::shape;
   const auto& place = of.layer(layer);
-  device_page_layer<E> from{place.rows, place.side[column_members], place.side[column_member_means], {}, Spec::zones, batch};
+  device_page_layer<E> from{place.rows, place.side[column_members], place.side[column_member_means], {}, {}, Spec::sketch, Spec::zones,
+                            batch};
+  if constexpr (Spec::coded) from.codes = codes_of(place.side);
   if constexpr (device_learns<Spec>) {
     if (learns) from.energies = energies_of(place.side, page);
   }
-  attend_pages<page, E, T>(exec, from, pages_of_run(of, batch.tokens, batch.longest, options, whole_below), q, out, lse, scratch, counters,
-                           where);
+  attend_pages<page, E, T>(exec, from, of.spec.reranker, pages_of_run(of, batch.tokens, batch.longest, options, whole_below), q, out, lse,
+                           scratch, counters, where);
 }
 
 }  // namespace kvx

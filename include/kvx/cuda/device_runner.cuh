@@ -106,10 +106,8 @@ class device_runner {
               const attend_options& options, call_site where) {
     require(options.audit == nullptr, "attend: an audit is for the host", where);
     require_device_budget(options.budget, where);
-    if constexpr (device_packs<Spec>) {
-      require_a_page(options, layout::shape.tokens, where);
-      require_head_budget(options, where);
-    }
+    if constexpr (device_packs<Spec> && !device_ranks<Spec>) require_a_page(options, layout::shape.tokens, where);
+    if constexpr (device_packs<Spec>) require_head_budget(options, where);
     const device_step& now = planned(step);
     const memory& place = of.layer(layer);
     const bool replays = is_capturing(exec);

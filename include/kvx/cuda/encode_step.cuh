@@ -127,9 +127,6 @@ class step_encoder {
         to_fix.push_back({at.key_pages + i * learned_pages, at.energies + (l * std::ssize(completed) + i) * samples, samples,
                           step.learning[completed[static_cast<std::size_t>(i)].entry].balance->diagonals.get(), nullptr});
     }
-    const auto piece = [](auto* to, const auto& from) {
-      return upload_piece{to, from.data(), static_cast<std::int64_t>(from.size() * sizeof(from[0]))};
-    };
     const upload_piece pieces[] = {piece(at.pages, list), piece(at.energies, energies), piece(at.key_pages, key_pages),
                                    piece(at.to_fix, to_fix)};
     uploads_.enqueue(side, pieces);
@@ -160,6 +157,7 @@ class step_encoder {
     std::vector<std::int32_t> pages;      // those that each run of blocks reads
     std::vector<std::size_t> pages_at;    // (blocks) where they begin
     std::vector<block_to_index> list;
+    std::vector<page_to_encode> coded;    // pages of the blocks, where codes are kept
     for (const entering_blocks& run : entering) {
       const std::int64_t end = (run.first + run.count) * shape.block;
       const std::int64_t first = std::max<std::int64_t>((run.first + 1) * shape.block - seen, 0) / P;
@@ -167,23 +165,30 @@ class step_encoder {
       pages.insert(pages.end(), items[run.entry].pages + first, items[run.entry].pages + end / P);
       for (std::int64_t b = run.first; b < run.first + run.count; ++b) list.push_back({nullptr, first, b});
     }
+    if constexpr (Spec::coded) {
+      for (const entering_page& p : entering_pages<layout>(step.reserved, Spec::zones, accepted, items))
+        coded.push_back({p.id, p.id, nullptr});
+    }
     const device side = beside(exec);
+    block_lists at;
     const auto parts = [&](scratch_parts memory) {
-      const auto there = memory.take<block_to_index>(std::ssize(list));
-      return std::pair(std::pair(there, memory.take<std::int32_t>(std::ssize(pages))), memory.used);
+      at = {memory.take<block_to_index>(std::ssize(list)), memory.take<std::int32_t>(std::ssize(pages)),
+            memory.take<page_to_encode>(std::ssize(coded))};
+      return memory.used;
     };
-    memory_.reserve(side, parts({}).second, false);
-    const auto [list_at, table_at] = parts({memory_.data()}).first;
-    for (std::size_t i = 0; i < list.size(); ++i) list[i].pages = table_at + pages_at[i];
-    const upload_piece pieces[] = {{list_at, list.data(), static_cast<std::int64_t>(list.size() * sizeof(block_to_index))},
-                                   {table_at, pages.data(), static_cast<std::int64_t>(pages.size() * sizeof(std::int32_t))}};
+    memory_.reserve(side, parts({}), false);
+    parts({memory_.data()});
+    for (std::size_t i = 0; i < list.size(); ++i) list[i].pages = at.pages + pages_at[i];
+    const upload_piece pieces[] = {piece(at.blocks, list), piece(at.pages, pages), piece(at.coded, coded)};
     uploads_.enqueue(side, pieces);
     for (const auto& layer : of.layers) {
       if (!layer.retrieves) continue;
       const row_view<const typename layout::element_type> rows(layer.rows);
       const energy_column energies = learns_metric(shape) ? energies_of(layer.side, layout::shape) : energy_column{};
       index_blocks(side, shape, rows, layer.side[column_members], layer.side[column_member_means], energies, of.geometry.rope,
-                   Spec::zones.sink, list_at, std::ssize(list));
+                   Spec::zones.sink, at.blocks, std::ssize(list));
+      if constexpr (Spec::coded)
+        encode_pages<Spec::sketch.bits>(side, Spec::sketch, rows, codes_of(layer.side), at.coded, std::ssize(coded));
       mark_encoded(side, layer.ordinal);
     }
   }
@@ -209,6 +214,11 @@ class step_encoder {
     bool pending = false;
   };
 
+  template <class T>
+  static upload_piece piece(T* to, const std::vector<T>& from) {
+    return {to, from.data(), static_cast<std::int64_t>(from.size() * sizeof(T))};
+  }
+
   /// The stream of the cache's own, behind all that the caller's has.
   device beside(const device& exec) {
     device side = exec;
@@ -223,7 +233,13 @@ class step_encoder {
     last.pending = true;
   }
 
-  /// Where the lists of a commit lie on the device.
+  /// Where the lists of a commit lie on the device; of one that packs blocks.
+  struct block_lists {
+    block_to_index* blocks = nullptr;
+    std::int32_t* pages = nullptr;
+    page_to_encode* coded = nullptr;
+  };
+  /// The same of one that encodes pages.
   struct commit_lists {
     page_to_encode* pages = nullptr;
     const bf16** energies = nullptr;
