@@ -47,6 +47,25 @@ void fresh_dynamic_shared(std::size_t bytes) {
   if (__asan_poison_memory_region) __asan_poison_memory_region(sm.smem + bytes, smem_max + 4096 - bytes);
 }
 
+/// One warp at a time goes as far as it comes; which goes first is drawn anew at the start and at each barrier of the block. A barrier
+/// that is missing shows: what the others were to have written or read by then, they have not.
+void warp_by_warp() {
+  vec<std::uint64_t> first(sm.live.size());
+  std::size_t before = 0;
+  while (!sm.ready.empty() && sm.failure.empty()) {
+    if (sm.ready.size() > before + 32) {
+      for (auto& f : first) f = sm.next();
+      std::stable_sort(sm.ready.begin() + static_cast<std::ptrdiff_t>(before), sm.ready.end(),
+                       [&](unsigned a, unsigned b) { return first[a / 32] < first[b / 32]; });
+    }
+    fiber& f = *sm.pool[sm.ready.back()];
+    sm.ready.pop_back();
+    before = sm.ready.size();
+    to_fiber(f);
+    if (f.st == state::done) on_exit(f);
+  }
+}
+
 void run_block(std::size_t smem) {
   const unsigned n = sm.nthreads, warps = (n + 31) / 32;
   fresh_static_shared();
@@ -70,6 +89,7 @@ void run_block(std::size_t smem) {
   const auto seed = settings().seed;
   if (seed == 1) std::reverse(sm.ready.begin(), sm.ready.end());
   stats().threads += n;
+  if (seed % 4 == 3) warp_by_warp();
   vec<unsigned> turn;
   while (!sm.ready.empty() && sm.failure.empty()) {
     turn.swap(sm.ready);
@@ -122,7 +142,7 @@ void* dynamic_shared() noexcept { return sm.smem; }
 void yield() {
   if (!sm.cur) return;
   quiet q;
-  sm.ready.push_back(sm.cur->tid);
+  sm.ready.insert(settings().seed % 4 == 3 ? sm.ready.begin() : sm.ready.end(), sm.cur->tid);  // whom it waits for goes first
   to_main(false);
 }
 void fence() {

@@ -59,7 +59,7 @@ void* dynamic_shared() noexcept;                       // 128-byte aligned, pois
 [[noreturn]] void fail(const std::string& what);       // reports kernel misuse with block/thread ids
 
 struct config {
-  std::uint64_t seed = 0;        // 0: ascending thread order, 1: descending, otherwise random
+  std::uint64_t seed = 0;        // 0: ascending thread order, 1: descending, 4 n + 3: warp by warp, otherwise random
   bool concurrent_blocks = false;// race detector only: no happens-before edge between blocks
   bool tolerate_exit = false;    // true: a thread may return while others still meet at a barrier or in a mask that
                                  // names it (legal since Volta, but mostly a mistake)

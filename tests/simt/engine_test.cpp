@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <numeric>
 #include <string>
@@ -57,6 +58,18 @@ __global__ void neighbours(const int* x, int* y) {
   y[threadIdx.x] = rows[(threadIdx.x + 1) % 64];
 }
 
+/// Every warp reads what the other one has written, and much later overwrites its own.
+template <bool with_barrier>
+__global__ void reused(const int* x, int* y) {
+  __shared__ int rows[64];
+  rows[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  y[threadIdx.x] = rows[(threadIdx.x + 32) % 64];
+  if (with_barrier) __syncthreads();
+  for (int i = 0; i < 40; ++i) __syncwarp();
+  rows[threadIdx.x] = -1;
+}
+
 __global__ void histogram(const int* x, int* counts) { atomicAdd(&counts[x[blockIdx.x * blockDim.x + threadIdx.x] % 7], 1); }
 
 std::vector<int> numbers(int n) {
@@ -65,9 +78,9 @@ std::vector<int> numbers(int n) {
   return x;
 }
 
-std::vector<int> shifted_by_one(bool with_barrier) {
+std::vector<int> result_of(void (*kernel)(const int*, int*)) {
   const device_array<int> x(numbers(64)), y(std::vector<int>(64, 0));
-  REQUIRE(run(with_barrier ? neighbours<true> : neighbours<false>, 1, 64, x.data(), y.data()) == cudaSuccess);
+  REQUIRE(run(kernel, 1, 64, x.data(), y.data()) == cudaSuccess);
   return y.read();
 }
 
@@ -94,11 +107,23 @@ TEST_CASE("shared memory behind a barrier is seen in every order; without one, s
   int wrong = 0;
   for (std::uint64_t order = 0; order < 4; ++order) {
     simt::settings().seed = order;
-    CHECK(shifted_by_one(true) == expected);
-    wrong += shifted_by_one(false) != expected;
+    CHECK(result_of(neighbours<true>) == expected);
+    wrong += result_of(neighbours<false>) != expected;
   }
   simt::settings().seed = seed;
   CHECK(wrong > 0);
+}
+
+TEST_CASE("a warp that is far ahead of another shows where a barrier is missing") {
+  std::vector<int> expected = numbers(64);
+  std::rotate(expected.begin(), expected.begin() + 32, expected.end());
+  const auto seed = simt::settings().seed;
+  for (std::uint64_t order = 0; order < 8; ++order) {
+    simt::settings().seed = order;
+    CHECK(result_of(reused<true>) == expected);
+    if (order % 4 == 3) CHECK(result_of(reused<false>) != expected);
+  }
+  simt::settings().seed = seed;
 }
 
 TEST_CASE("misuse is reported with its place, not survived") {
