@@ -169,8 +169,9 @@ __global__ void __launch_bounds__(Threads, Pairs <= narrow_pairs ? 4 : 2) attend
   leave_partial(tile, rows, Dv, call.partial, slot);
   if (!arrives_last(call.tickets + unit_tile, static_cast<unsigned>(pieces))) return;
 
-  softmax_state* const states = call.states != nullptr ? call.states + unit * call.group + first : nullptr;
-  float* const sums = call.sums + (unit * call.group + first) * Dv;
+  const std::int64_t at = unit * call.group + first;
+  softmax_state* const states = call.states != nullptr ? call.states + at : nullptr;
+  float* const sums = call.sums != nullptr ? call.sums + at * Dv : nullptr;
   const earlier_part earlier{states, sums, Dv};
   if (call.out.data == nullptr) {
     merge_partials<Threads>(
