@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # Prints the speed metrics as lines "name value", and lines that begin with # for the conditions; keeps them in build/results/speed.txt.
 #
-# usage: bash bench/speed.sh [<filter>]     only the names that contain <filter>
+# usage: bash bench/speed.sh [<filter>]
+#   <filter>  only the names that contain it; kvtc: those of stored caches (rANS, chunks, a file's restore; calibrates first if need be)
 # KVX_SIMD=baseline|avx2|avx512 measures a lower instruction set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source bench/build.sh
 filter=${1:-}
+if [ "$filter" = kvtc ]; then
+  for name in rans_decode_vs decode_vs_gemm encode_vs_decode restore_vs_prefill; do bash bench/speed.sh $name; done
+  exit 0
+fi
 wanted() { [[ $1 == *"$filter"* ]]; }
 
 # The median of the numbers on standard input.

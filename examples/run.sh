@@ -109,7 +109,7 @@ if [ "${#device[@]}" = 0 ] && ! has --codecs && ! has --prompt && ! has --audit 
   mkdir -p "$folder/quick_texts"
   if [ ! -f "$folder/quick.kvxcal" ]; then
     echo "kvx: a quick calibration of the codec, once: up to three minutes" >&2
-    calibrate quick
+    calibrate quick --attended 2048
     mv "$folder/quick.part" "$folder/quick.kvxcal"
   fi
   if has --all && [ ! -f "$folder/quick_faithful32.kvxcal" ]; then

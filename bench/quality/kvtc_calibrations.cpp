@@ -82,9 +82,10 @@ std::vector<std::unique_ptr<kept_calibration>> kvtc_calibrations_of(decode_loop:
     throw std::runtime_error(folder + " lacks " + missing.front() + ".kvxcal, and no text cal_... is given to make it from");
   std::filesystem::create_directories(folder);
   const auto requests = requests_of(pass.weights().shape, missing);
-  const auto passages = decode_loop::draw_passages(texts, tokens, 504);
+  const auto passages = decode_loop::draw_passages(texts, tokens, 504),
+             attended = decode_loop::draw_passages(texts, 4096 * texts.size(), 4096);
   std::vector<kvx::calibration_report> reports;
-  auto made = decode_loop::calibrate_model(pass, exec, passages, requests, reports, [](std::string_view what, double done) {
+  auto made = decode_loop::calibrate_model(pass, exec, {passages, attended}, requests, reports, [](std::string_view what, double done) {
     std::fprintf(stderr, "%.*s %.0f %%\n", static_cast<int>(what.size()), what.data(), 100 * done);
   });
   for (std::size_t i = 0; i < missing.size(); ++i) {

@@ -26,7 +26,7 @@ std::vector<std::vector<token_id>> draw_passages(std::span<const std::vector<tok
   return passages;
 }
 
-std::vector<kvx::calibration> calibrate_model(forward_pass& pass, const kvx::host& exec, std::span<const std::vector<token_id>> passages,
+std::vector<kvx::calibration> calibrate_model(forward_pass& pass, const kvx::host& exec, const calibration_passages& passages,
                                               std::span<const calibration_request> requests, std::vector<kvx::calibration_report>& reports,
                                               const std::function<void(std::string_view what, double done)>& progress) {
   const model& weights = pass.weights();
@@ -39,16 +39,32 @@ std::vector<kvx::calibration> calibrate_model(forward_pass& pass, const kvx::hos
     options.turn_of_layer.assign(weights.shape.layers, 0);
     calibrators.emplace_back(rows_of(weights.shape), options, r.predictor ? static_cast<std::int64_t>(weights.shape.embedding) : 0);
   }
-  std::size_t longest = 0;
-  for (const auto& p : passages) longest = std::max(longest, p.size());
-  const auto cache = make_reference(exec, request_for(weights.shape, longest, pass.most_tokens(), 0));
-  for (std::size_t i = 0; i < passages.size(); ++i) {
-    cache->clear();
-    progress("passages", static_cast<double>(i) / static_cast<double>(passages.size()));
-    passage_observer(pass, calibrators, attention).run(exec, *cache, passages[i], {.sinks = 4, .newest = 64});
+  const bool weighs = std::any_of(requests.begin(), requests.end(), [](const calibration_request& r) { return r.weighted; });
+  const auto attended = weighs ? passages.attended : std::span<const std::vector<token_id>>();
+  std::size_t longest = 0, tokens = 0, done = 0;
+  for (const auto& some : {passages.fitted, attended}) {
+    for (const auto& p : some) {
+      longest = std::max(longest, p.size());
+      tokens += p.size();
+    }
   }
+  const auto cache = make_reference(exec, request_for(weights.shape, longest, pass.most_tokens(), 0));
+  const auto observe = [&](std::span<const std::vector<token_id>> some, std::span<kvx::calibrator> rows, std::size_t queries) {
+    for (const auto& p : some) {
+      cache->clear();
+      progress("passages", static_cast<double>(done) / static_cast<double>(tokens));
+      passage_observer(pass, rows, attention, queries).run(exec, *cache, p, {.sinks = 4, .newest = 64});
+      done += p.size();
+    }
+  };
+  observe(passages.fitted, calibrators, weighs && attended.empty() ? 8 : 0);
+  observe(attended, {}, 64);
   progress("passages", 1);
-  const std::vector<float> key_weights = attention.key_weights(), value_weights = attention.value_weights();
+  std::vector<float> key_weights, value_weights;
+  if (weighs) {
+    key_weights = attention.key_weights();
+    value_weights = attention.value_weights();
+  }
   std::vector<kvx::calibration> fitted;
   reports.clear();
   for (std::size_t i = 0; i < requests.size(); ++i) {

@@ -32,6 +32,8 @@ constexpr const char* help = R"(usage: calibrate --model FILE --out FILE [option
   TEXT...            text files; passages are drawn evenly from all of them
   --tokens N         tokens in all (12000)
   --passage N        tokens of a passage (504): many short ones see more kinds of text than few long ones
+  --attended N       tokens of a passage of each text whose attention gives the model's sensitivity (4096): as long as what will be stored;
+                     0: that of the short ones
   --blocks N         blocks of layers that have a basis each (3); 1: the whole model; as many as layers: each alone
   --heads A-B        KV heads A to B alone, those that one rank of a tensor-parallel model holds (all)
   --rank N           components of a basis (what 12 times smaller needs)
@@ -46,7 +48,7 @@ constexpr const char* help = R"(usage: calibrate --model FILE --out FILE [option
 struct arguments {
   std::string model, out, drift;
   std::vector<std::string> texts;
-  std::int64_t tokens = 0, passage = 504, blocks = 3, rank = 0, threads = 0;
+  std::int64_t tokens = 0, passage = 504, attended = 4096, blocks = 3, rank = 0, threads = 0;
   std::int64_t first_head = -1, last_head = -1;
   std::vector<double> faithful;
   bool weights = true, predictor = true;
@@ -78,6 +80,8 @@ arguments parse(int count, char** words) {
       a.tokens = integer(64, 1 << 30);
     } else if (word == "--passage") {
       a.passage = integer(64, 1 << 20);
+    } else if (word == "--attended") {
+      a.attended = integer(0, 1 << 20);
     } else if (word == "--blocks") {
       a.blocks = integer(1, 1 << 16);
     } else if (word == "--rank") {
@@ -196,7 +200,9 @@ int run(const arguments& a) {
   }
   request.options.spans = spans_of(a, weights.shape);
   std::vector<kvx::calibration_report> reports;
-  const auto fitted = calibrate_model(pass, exec, passages, std::span(&request, 1), reports, stages());
+  const std::size_t longer = std::min(static_cast<std::size_t>(a.attended), weights.shape.context);
+  const auto attended = longer > 0 ? draw_passages(texts, longer * texts.size(), longer) : std::vector<std::vector<token_id>>();
+  const auto fitted = calibrate_model(pass, exec, {passages, attended}, std::span(&request, 1), reports, stages());
   for (std::size_t i = 0; i < fitted.size(); ++i) {
     const std::string path = file_of(a, i);
     const auto bytes = kvx::write_calibration(fitted[i]);

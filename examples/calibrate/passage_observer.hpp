@@ -37,12 +37,12 @@ inline void observe_projections(kvx::sensitivity& s, const model& weights) {
 
 /// Runs a passage and hands on what it shows.
 ///
-/// what        K before RoPE, V and embeddings of every token to the calibrators, chunk by chunk; the residual stream after each layer, and
-///             queries of some positions with all keys and values before them, to the sensitivity
+/// what        K before RoPE, V and embeddings of every token to the calibrators, chunk by chunk; where queries are looked at, the residual
+///             stream after each layer, and queries of some positions with all keys and values before them, to the sensitivity
 /// cost        a forward pass; memory for K and V of one passage in floats
 class passage_observer {
  public:
-  /// queries   positions a passage whose queries are looked at, evenly in [first_query, end)
+  /// queries   positions a passage whose queries are looked at, evenly in [first_query, end); 0: of none
   passage_observer(forward_pass& pass, std::span<kvx::calibrator> rows, kvx::sensitivity& attention, std::size_t queries = 8,
                    std::size_t first_query = 256)
       : pass_(pass), rows_(rows), attention_(attention), queries_(queries), first_query_(first_query) {}
@@ -53,6 +53,7 @@ class passage_observer {
     std::size_t done = 0;
     // Sinks carry a residual hundreds of times larger than other tokens in many models, and are never coded.
     const auto residual = [&](std::size_t layer) {
+      if (queries_ == 0) return;
       const std::size_t sinks = done < static_cast<std::size_t>(coded.sinks) ? static_cast<std::size_t>(coded.sinks) - done : 0;
       const auto rows = pass_.residual();
       attention_.residual(static_cast<int>(layer), rows.subspan(std::min(rows.size(), sinks * s.embedding)),
@@ -68,7 +69,7 @@ class passage_observer {
       done = end;
     };
     run_prompt(pass_, cache, ids, {.scored = 0, .copies = {}, .watch = watch, .keep_k0 = true, .progress = finish_chunk});
-    for (std::size_t l = 0; l < s.layers; ++l) {
+    for (std::size_t l = 0; l < s.layers && queries_ > 0; ++l) {
       const kept_layer& k = kept_[l];
       attention_.add(exec, static_cast<int>(l), {k.queries, positions_, k.keys, k.values}, coded);
     }
@@ -97,10 +98,11 @@ class passage_observer {
   void take(std::size_t layer, std::size_t first, const layer_rows& r) {
     const model_shape& s = pass_.weights().shape;
     const std::size_t row = s.kv_heads * s.head_dim, query = s.query_heads * s.head_dim, count = r.v.size() / row;
-    for (std::size_t t = 0; t < count; ++t) {
+    for (std::size_t t = 0; t < count && !rows_.empty(); ++t) {
       std::copy_n(r.k0.data() + t * row, row, k0_.data() + (t * s.layers + layer) * row);
       std::copy_n(r.v.data() + t * row, row, v_.data() + (t * s.layers + layer) * row);
     }
+    if (queries_ == 0) return;
     kept_layer& k = kept_[layer];
     k.keys.insert(k.keys.end(), r.k.begin(), r.k.end());
     k.values.insert(k.values.end(), r.v.begin(), r.v.end());
@@ -113,6 +115,7 @@ class passage_observer {
   }
 
   void hand_on(const kvx::host& exec, std::span<const token_id> ids, std::size_t first, std::size_t end) {
+    if (rows_.empty()) return;
     const model_shape& s = pass_.weights().shape;
     const std::size_t features = s.layers * s.kv_heads * s.head_dim, width = s.embedding;
     const auto embedding = [&](std::size_t t) { return pass_.weights().embedding.data() + static_cast<std::size_t>(ids[t]) * width; };

@@ -46,7 +46,7 @@ found_weights weights_of(const reference::layer_case& c, int threads, double flo
   const attention_shape shape{
       2,      static_cast<int>(c.query_heads), static_cast<int>(c.kv_heads), static_cast<int>(c.key_dim), static_cast<int>(c.value_dim),
       c.pairs};
-  sensitivity s(shape);
+  sensitivity s(shape, c.common_share);
   const coded_rows coded{static_cast<std::int64_t>(c.sinks), static_cast<std::int64_t>(c.newest), static_cast<std::int64_t>(c.window)};
   std::vector<std::int64_t> positions(c.positions.begin(), c.positions.end());
   for (int layer = 0; layer < 2; ++layer) {
@@ -89,6 +89,7 @@ TEST_CASE("weights equal their definition: groups, dims, pairs, zones, windows, 
   check(c);
   c.pairs = {rope_pairs::order::halves, 8};
   c.window = 15;
+  c.common_share = .2;
   check(c);
   c.gain.assign(c.positions.size(), .5f);
   c.gain.back() = 2;
@@ -97,8 +98,10 @@ TEST_CASE("weights equal their definition: groups, dims, pairs, zones, windows, 
 }
 
 TEST_CASE("the weights foretell the change that noise makes") {
-  // Noise in all channels of K or of V of one head; the change of W o relative to the residual stream, measured.
-  const auto c = make_case(2, 1, 8, 8, 60, 4);
+  // Noise in all channels of K or of V of one head; the change of W o relative to the residual stream, measured. A part of V's is common to
+  // all rows.
+  auto c = make_case(2, 1, 8, 8, 60, 4);
+  c.common_share = .1;
   std::vector<double> key, value;
   c.weights(key, value);
   std::mt19937 random(9);
@@ -136,7 +139,10 @@ TEST_CASE("the weights foretell the change that noise makes") {
     constexpr int trials = 200;
     for (int t = 0; t < trials; ++t) {
       auto moved = in_keys ? k : v;
-      for (double& x : moved) x += noise * normal(random);
+      const double share = in_keys ? 0 : c.common_share;
+      double common[8];
+      for (double& x : common) x = std::sqrt(share) * normal(random);
+      for (std::size_t n = 0; n < moved.size(); ++n) moved[n] += noise * (std::sqrt(1 - share) * normal(random) + common[n % 8]);
       for (std::size_t i = 0; i < c.positions.size(); ++i) {
         auto changed = in_keys ? output(moved, v, i) : output(k, moved, i);
         const auto plain = output(k, v, i);
@@ -186,5 +192,6 @@ TEST_CASE("what is missing or does not fit is named") {
   CHECK_THROWS_AS(s.add(host{}, 0, {std::span(q).first(7), position, rows, rows}), usage_error);
   CHECK_THROWS_AS(static_cast<void>(s.key_weights()), usage_error);
   CHECK_THROWS_AS(sensitivity({1, 3, 2, 4, 4}), usage_error);
+  CHECK_THROWS_AS(sensitivity({1, 2, 1, 4, 4}, 1.5), usage_error);
   CHECK_THROWS_AS(s.projection(0, std::vector<float>(9)), usage_error);
 }

@@ -94,6 +94,7 @@ struct layer_case {
   std::size_t query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0, width = 0;
   kvx::rope_pairs pairs;
   std::size_t sinks = 0, newest = 1, window = 0;
+  double common_share = 0;                                              // of the energy of V's error: the same in all rows
   std::vector<float> q, k, v, projection, residual, gain;
   std::vector<std::size_t> positions;
 
@@ -131,9 +132,10 @@ struct layer_case {
           a[j] /= sum;
           for (std::size_t d = 0; d < value_dim; ++d) o[d] += a[j] * static_cast<double>(v[(j * kv_heads + g) * value_dim + d]);
         }
-        double squares = 0, moved = 0;
+        double squares = 0, mass = 0, moved = 0;
         for (std::size_t j = std::max(from, sinks); j + newest <= here; ++j) {
           squares += a[j] * a[j];
+          mass += a[j];
           for (std::size_t e = 0; e < width; ++e) {
             double change = 0;
             for (std::size_t d = 0; d < value_dim; ++d) {
@@ -149,7 +151,7 @@ struct layer_case {
             const auto w = static_cast<double>(projection[e * query_heads * value_dim + h * value_dim + d]);
             column += w * w;
           }
-          value[g * value_dim + d] += scale * squares * column / n / energy;
+          value[g * value_dim + d] += scale * ((1 - common_share) * squares + common_share * mass * mass) * column / n / energy;
         }
         for (std::size_t d = 0; d < key_dim; ++d) {
           const auto x = static_cast<double>(query[d]);
