@@ -69,6 +69,10 @@ mkdir -p build/results
     build_bench bench_bulk_load
     "$bench_folder/layout/bench_bulk_load"
   fi
+  if wanted far_step_vs_resident || wanted far_step_hits || wanted far_step_memory; then
+    build_bench bench_far_step
+    "$bench_folder/cache/bench_far_step" "$filter"
+  fi
   if wanted prefill_overlap || wanted prefill_overlap_paris; then
     build_bench bench_prefill_overlap
     "$bench_folder/cache/bench_prefill_overlap" "$filter"

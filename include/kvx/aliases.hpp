@@ -38,21 +38,22 @@ struct paris_kv_faithful
 };
 
 /// IceCache with our defaults: blocks of 256 tokens are bisected in the metric of the queries to pages of 16, the pages whose mean and
-/// spread promise most are looked at token by token, and those with the best tokens are attended to: .keep = 192 are 12 of them.
-template <element E, int KeyDim, int ValueDim = KeyDim>
-using ice_cache = spec<paged<E, page_shape{.tokens = 16, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 32, .local = 32}>,
+/// spread promise most are looked at token by token, and those with the best tokens are attended to: .keep = 192 are 12 of them. `Place`
+/// says whether rows may lie in a file.
+template <element E, int KeyDim, int ValueDim = KeyDim, placement Place = placement::resident>
+using ice_cache = spec<paged<E, page_shape{.tokens = 16, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 32, .local = 32}, Place>,
                        dci_tree<dci_shape{.by = dci_shape::metric::diagonal}>>;
 
 /// The same pages, of which the tokens are attended to that 4-bit codes rank highest.
-template <element E, int KeyDim, int ValueDim = KeyDim>
-using ice_cache_tokens =
-    spec<typename ice_cache<E, KeyDim, ValueDim>::layout_type, typename ice_cache<E, KeyDim, ValueDim>::index_type, rsq_ip<4>>;
+template <element E, int KeyDim, int ValueDim = KeyDim, placement Place = placement::resident>
+using ice_cache_tokens = spec<typename ice_cache<E, KeyDim, ValueDim, Place>::layout_type,
+                              typename ice_cache<E, KeyDim, ValueDim, Place>::index_type, rsq_ip<4>>;
 
 /// The same in tiers: nothing is dropped. Of the pages found, members that are not among the `keep` rows take part by their codes, all
 /// other pages by their means, in one softmax; see docs/tiers.md.
-template <element E, int KeyDim, int ValueDim = KeyDim>
-using ice_cache_tiered = spec<typename ice_cache<E, KeyDim, ValueDim>::layout_type, typename ice_cache<E, KeyDim, ValueDim>::index_type,
-                              rsq_ip<4, tiers{.value_bits = 4, .tail = true}>>;
+template <element E, int KeyDim, int ValueDim = KeyDim, placement Place = placement::resident>
+using ice_cache_tiered = spec<typename ice_cache<E, KeyDim, ValueDim, Place>::layout_type,
+                              typename ice_cache<E, KeyDim, ValueDim, Place>::index_type, rsq_ip<4, tiers{.value_bits = 4, .tail = true}>>;
 
 /// IceCache as published, but for growth by blocks: cells of the tree cut along one random direction, one token of a hundred promoted,
 /// pages of the group's heads interleaved by rank.

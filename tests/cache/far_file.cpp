@@ -24,14 +24,14 @@ using namespace kvx;
 using test::append_all, test::attend_all, test::observe_all, test::token, test::tokens;
 using route = attend_options::route;
 
-// Pages of 16 KiB: what a page leaves behind is zero, so a row that is read where it no longer lies shows.
-template <placement Place>
-using rows_in = paged<float, page_shape{.tokens = 16, .key_dim = 64, .value_dim = 64}, zones{.sink = 16, .local = 20}, Place>;
+// Pages of 8 KiB and more: what a page leaves behind is zero, so a row that is read where it no longer lies shows.
+template <placement Place, element E = float>
+using rows_in = paged<E, page_shape{.tokens = 16, .key_dim = 64, .value_dim = 64}, zones{.sink = 16, .local = 20}, Place>;
 constexpr dci_shape by_means{.block = 32}, by_codes{.block = 32, .rank = dci_shape::ranking::coded_member};
 template <placement Place>
 using ice = spec<rows_in<Place>, dci_tree<by_means>>;
 template <placement Place>
-using ice_exact = spec<rows_in<Place>, dci_tree<by_codes>, exact>;
+using ice_exact = spec<rows_in<Place, bf16>, dci_tree<by_codes>, exact>;
 template <placement Place>
 using paris = spec<rows_in<Place>, sign_buckets<key_sketch{.balance = 64}>, rsq_ip<4>>;
 template <placement Place>
