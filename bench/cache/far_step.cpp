@@ -11,6 +11,7 @@
 
 #include "../support/feed_world.hpp"
 #include "../support/machine.hpp"
+#include "../support/open_step.hpp"
 #include "../support/timing.hpp"
 #include "../support/world.hpp"
 
@@ -30,7 +31,7 @@ using namespace kvx;
 
 namespace {
 
-constexpr int heads = 8, group = 4, dim = 128, asked = 16;
+constexpr int heads = bench::step_heads, group = bench::step_group, dim = bench::step_dim, asked = 16;
 constexpr std::int64_t tokens = 131072, near = 8192;
 
 template <placement Place>
@@ -44,13 +45,9 @@ double held() {
 }
 
 geometry of(std::int64_t near_tokens) {
-  return {.layers = 1,
-          .kv_heads = heads,
-          .query_heads = heads * group,
-          .max_tokens = tokens + 4096,
-          .kinds = {layer_kind::retrieve()},
-          .max_step_tokens = 4096,
-          .near_tokens = near_tokens};
+  geometry g = bench::step_geometry(tokens + 4096);
+  g.near_tokens = near_tokens;
+  return g;
 }
 
 /// A sequence and one token open behind it.
