@@ -39,7 +39,7 @@
 namespace kvx {
 
 class prefix_index;
-template <class Spec, class Store>
+template <class Backend, class Spec, class Store>
 class restoring;
 
 /// Keys and values of many sequences, for every layer of one model.
@@ -49,8 +49,7 @@ class restoring;
 /// moves       a cache that was moved from may be destroyed or assigned to, nothing else
 /// errors      usage_error for arguments out of their limits, capacity_error where pages or sequences run out; nothing has changed then
 /// cost        begin and commit: O(batch x groups of layers); append and attend neither allocate nor wait for anything else
-/// backend     the type of `exec` decides who computes: kvx::host (kvx.hpp), kvx::device (kvx.cuh). Calls of one cache that take a
-///             stream are to be ordered: the same stream, or streams that the caller orders
+/// backend     the type of `exec`: kvx::host (kvx.hpp), kvx::device (kvx.cuh). Calls on streams are ordered: by one stream, or the caller
 template <class Backend, class Spec>
 class cache {
  public:
@@ -95,9 +94,9 @@ class cache {
 
   // ---- steps ----
 
-  /// Reserves rows for every entry, or throws and changes nothing. A page that is shared and partly filled is copied before it is
-  /// written to, and held until the commit: the pool must have room for both, so it may be full although the last page is not. So are
-  /// pages of the first 1,024 tokens where forks that part before them both retrieve: their balances differ, and codes lie with the pages.
+  /// Reserves rows for every entry, or throws and changes nothing. A page that is shared and partly filled is copied before it is written
+  /// to, and held until the commit: the pool must have room for both. So are pages of the first 1,024 tokens where forks that part before
+  /// them both retrieve: their balances differ, and codes lie with the pages.
   kvx::step begin(const Backend& exec, std::span<const advance> batch, call_site where = call_site::here());
   kvx::step begin(const Backend& exec, std::initializer_list<advance> batch, call_site where = call_site::here()) {
     return begin(exec, std::span<const advance>(batch.begin(), batch.size()), where);
@@ -117,7 +116,9 @@ class cache {
   void append(const Backend& exec, kvx::step& step, int layer, call_site where = call_site::here());
 
   /// External layouts: where the rows of a layer lie. Each layer before the first begin, and again, between steps, when they have moved.
-  void bind(int layer, row_view<const element_type> rows, call_site where = call_site::here());
+  /// Rows that are not const can be restored to.
+  template <class T = const element_type>
+  void bind(int layer, row_view<T> rows, call_site where = call_site::here());
 
   /// Attention of the step's new tokens over their sequences, causally, after `append` of the layer.   q (N, Q, D)   out (N, Q, Dv)
   template <class Tq, class T>
@@ -142,8 +143,8 @@ class cache {
   void commit(const Backend& exec, kvx::step& step, call_site where = call_site::here()) { finish(exec, step, {}, where); }
   void commit(const Backend& exec, kvx::step& step, std::span<const std::int64_t> accepted, call_site where = call_site::here());
 
-  /// On a device, in place of append and attend: a graph that was captured from them in an earlier step is launched for this one. The
-  /// earlier step had the same number of new tokens in each entry, and no other step was open beside either.
+  /// On a device, in place of append and attend: a graph captured from them in an earlier step is launched for this one. That step had the
+  /// same number of new tokens in each entry, and no other step was open beside either.
   void replayed(kvx::step& step, call_site where = call_site::here());
 
   /// On a device: what is enqueued later sees the columns of all committed tokens, as attention does by itself.
@@ -161,17 +162,17 @@ class cache {
   restored restore(const Backend& exec, const Store& from, const digest& key, const restore_options& options = {},
                    call_site where = call_site::here());
 
-  /// A new sequence of the longest prefix of these tokens that is stored.
+  /// A new sequence of the longest prefix of these tokens that is stored, and can be cut there.
   template <class Store>
   restored restore_prefix(const Backend& exec, const Store& from, const prefix_index& prefixes, std::span<const std::int32_t> token_ids,
                           const restore_options& options = {}, call_site where = call_site::here());
 
   /// The same layer by layer: every byte is checked first, then a layer can be attended to once `decode_layer` has come to it.
   template <class Store>
-  restoring<Spec, Store> restore_layers(const Backend& exec, const Store& from, const digest& key, const restore_options& options = {},
-                                        call_site where = call_site::here());
+  restoring<Backend, Spec, Store> restore_layers(const Backend& exec, const Store& from, const digest& key,
+                                                 const restore_options& options = {}, call_site where = call_site::here());
   template <class Store>
-  status decode_layer(const Backend& exec, restoring<Spec, Store>& of, call_site where = call_site::here());
+  status decode_layer(const Backend& exec, restoring<Backend, Spec, Store>& of, call_site where = call_site::here());
 
   /// What keys of this cache's sequences are made of, tokens aside: key_of(family, tokens).
   digest family(std::string_view salt = {}) const;
@@ -306,13 +307,13 @@ void cache<Backend, Spec>::append(const Backend&, kvx::step& step, int layer, ca
 }
 
 template <class Backend, class Spec>
-void cache<Backend, Spec>::bind(int layer, row_view<const element_type> rows, call_site where) {
+template <class T>
+void cache<Backend, Spec>::bind(int layer, row_view<T> rows, call_site where) {
   static_assert(!layout::owns_rows, "only external layouts have rows that the caller places");
   at(layer, where);
   for (const sequence_book::slot& slot : parts_.book->slots()) require(!slot.in_step, "bind: a step is open", where);
   check_rows(rows, layout::shape, geometry().kv_heads, where);
-  parts_.layers[static_cast<std::size_t>(layer)].rows = rows;
-  parts_.layers[static_cast<std::size_t>(layer)].bound = true;
+  parts_.layers[static_cast<std::size_t>(layer)].bind(rows);
 }
 
 template <class Backend, class Spec>
@@ -370,12 +371,11 @@ void cache<Backend, Spec>::finish(const Backend& exec, kvx::step& step, std::spa
     for (int l = 0; l < geometry().layers; ++l)
       require(step.appended_[static_cast<std::size_t>(l)], "commit: a layer was not appended", where);
   }
-  step_plan& plan = step.plan_;
-  runner_.encode(exec, parts_, plan, accepted);
-  for (std::size_t i = 0; i < plan.learning.size(); ++i)
-    parts_.balances.accept(plan.learning[i], step.entries()[i], accepted.empty() ? step.entries()[i].tokens : accepted[i]);
-  parts_.book->commit(plan.reserved, accepted);
-  plan.of_backend.reset();
+  runner_.encode(exec, parts_, step.plan_, accepted);
+  for (std::size_t i = 0; i < step.plan_.learning.size(); ++i)
+    parts_.balances.accept(step.plan_.learning[i], step.entries()[i], accepted.empty() ? step.entries()[i].tokens : accepted[i]);
+  parts_.book->commit(step.plan_.reserved, accepted);
+  step.plan_.of_backend.reset();
   step.book_ = nullptr;
 }
 

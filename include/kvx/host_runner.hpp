@@ -86,6 +86,9 @@ class host_runner {
     if constexpr (parts::columns.size() > 0) ahead_.plan(of, step);
   }
 
+  /// Rows of a step that are written without begin, by what is restored, find their place.
+  void place(const host&, const parts&, const step_plan&, call_site) const {}
+
   /// Nothing is known of the queries of new tokens.
   void forget_queries([[maybe_unused]] const parts& of, [[maybe_unused]] const step_plan& step) const {
     if constexpr (packs) writer_.forget_queries(of, step);

@@ -27,6 +27,7 @@ struct far_layer;
 /// ordinal     its number among the layers that retrieve
 /// row_group   whose table the rows lie under: the group's, or one beside all groups where rows may lie far
 /// bound       rows are there: always, but for an external layout that has not been told where they lie
+/// writable    likewise, and they were not given as const
 template <class E, std::size_t Columns>
 struct layer_memory {
   int group = 0;
@@ -34,8 +35,17 @@ struct layer_memory {
   bool retrieves = false;
   int ordinal = 0;
   bool bound = false;
+  bool writable = false;
 
   bool may_be_far() const { return row_group != group; }
+
+  /// Where the rows of an external layout lie.
+  template <class T>
+  void bind(const row_view<T>& to) {
+    rows = to;
+    bound = true;
+    writable = !std::is_const_v<T>;
+  }
   row_view<E> rows;
   far_layer<std::remove_const_t<E>>* far = nullptr;
   std::array<column_array, Columns> side{};
@@ -61,7 +71,7 @@ auto place_layers(const geometry& g, const cache_plan& plan, const std::array<co
     layer.row_group = layer.retrieves && far ? static_cast<int>(plan.groups.size()) : layer.group;
     if constexpr (Layout::owns_rows) {
       layer.rows = Layout::rows(reinterpret_cast<E*>(first), near, g.kv_heads);
-      layer.bound = true;
+      layer.bound = layer.writable = true;
       first += row_bytes<E>(Layout::shape, near, g.kv_heads);
     }
     if (!layer.retrieves) continue;

@@ -8,6 +8,7 @@
 #include <kvx/core/status.hpp>
 #include <kvx/learned_balance.hpp>
 #include <kvx/store/store.hpp>
+#include <kvx/stored_access.hpp>
 #include <kvx/stored_columns.hpp>
 #include <kvx/stored_sequence.hpp>
 
@@ -26,13 +27,15 @@ namespace kvx {
 ///             sequence is long enough to have any and the frame has those of all retrieving layers. What was learned by other rules is
 ///             left out: the balance is then learned from the keys that are restored, and 1 without queries
 /// errors      of reading; corrupt
-template <class Spec, store S>
-status read_balance(const host& exec, const stored_sequence<Spec, S>& from, const cache_parts<Spec>& of, learning_entry& entry,
+template <class Backend, class Spec, store S>
+status read_balance(const Backend& exec, const stored_sequence<Spec, S>& from, const cache_parts<Spec>& of, learning_entry& entry,
                     std::shared_ptr<balance_table>& table) {
   const learning_rules& rules = of.balances.rules();
   if (!of.balances.on() || from.first_token() > 0) return {};
   const bool fixed = from.tokens() >= rules.tokens;
-  std::shared_ptr<balance_table> diagonals = fixed ? make_balance_table(exec, rules) : nullptr;
+  const host here = coding_threads(exec);
+  std::shared_ptr<balance_table> diagonals = fixed ? make_balance_table(here, rules) : nullptr;
+  std::vector<std::shared_ptr<query_sample>> samples = make_samples(here, rules, std::ssize(entry.samples));
   bool all = fixed;
   std::vector<std::byte> bytes;
   for (int l = 0; l < of.geometry.layers; ++l) {
@@ -40,7 +43,7 @@ status read_balance(const host& exec, const stored_sequence<Spec, S>& from, cons
     const auto& sides = from.sections().sides(l);
     if (sides.samples >= 0) {
       status s = from.read(static_cast<std::uint32_t>(sides.samples), bytes);
-      if (s.ok()) s = unpack_samples(rules, bytes, entry.samples, of.layer(l).ordinal);
+      if (s.ok()) s = unpack_samples(rules, bytes, samples, of.layer(l).ordinal);
       if (!s.ok() && s != status::code::mismatch) return s;
     }
     all = all && sides.diagonals >= 0;
@@ -50,7 +53,8 @@ status read_balance(const host& exec, const stored_sequence<Spec, S>& from, cons
     if (!s.ok() && s != status::code::mismatch) return s;
     all = s.ok();
   }
-  if (all) table = std::move(diagonals);
+  take_samples(exec, rules, std::move(samples), entry);
+  if (all) table = take_table(exec, rules, std::move(diagonals));
   return {};
 }
 
@@ -88,8 +92,8 @@ status has_columns(const stored_sequence<Spec, S>& from, const cache_parts<Spec>
 }
 
 /// The stored columns of one layer to its pages, where has_columns says so.
-template <class Spec, store S>
-status read_columns(const stored_sequence<Spec, S>& from, const cache_parts<Spec>& of, int layer, std::int64_t n,
+template <class Spec, store S, class Writer>
+status read_columns(const stored_sequence<Spec, S>& from, const cache_parts<Spec>& of, Writer& writer, int layer, std::int64_t n,
                     std::span<const std::int32_t> pages) {
   const auto& place = of.layer(layer);
   std::vector<std::byte> bytes;
@@ -97,8 +101,7 @@ status read_columns(const stored_sequence<Spec, S>& from, const cache_parts<Spec
     if (cache_parts<Spec>::columns[c].block_bytes == 0) continue;
     const status s = from.read(static_cast<std::uint32_t>(from.sections().sides(layer).column[c]), bytes);
     if (!s.ok()) return s;
-    const column_range range = columns_of<Spec>(n);
-    unpack_column(bytes, cache_parts<Spec>::columns[c], place.side[c], range.first_page, range, pages);
+    writer.column(layer, c, bytes, columns_of<Spec>(n), pages);
   }
   return {};
 }

@@ -1,5 +1,5 @@
 #pragma once
-// A sequence of a host cache to the bytes of a frame.
+// A sequence of a cache to the bytes of a frame.
 
 #include <kvx/backend/host.hpp>
 #include <kvx/cache_parts.hpp>
@@ -26,37 +26,34 @@
 
 namespace kvx {
 
-/// One section to be made.
-struct stored_section {
-  frame_section of;
-  std::size_t block = 0;
-  row_part part = row_part::key;
-  stored_range range;
-};
-
 /// The frame of a sequence, or of a range of it.
 ///
 /// what        token ids, rows block by block, balances, columns; see docs/storing.md
 /// errors      usage_error: options out of their limits, a range that window layers have left behind, a codec that does not fit the cache.
 ///             unfit: bytes of a section that cannot be made
 /// exactness   for any number of threads the same bytes
+/// reader      see host_reader: rows, columns and what was learned, as its backend has them
 /// cost        one read of the rows, the codec's work, chunks side by side; memory for the frame and a few chunks a worker
-template <class Spec>
+template <class Spec, class Reader>
 class sequence_saver {
  public:
   using layout = typename Spec::layout_type;
   using codec = typename Spec::codec_type;
   using E = typename layout::element_type;
 
-  sequence_saver(const host& exec, const cache_parts<Spec>& of, const sequence_book::slot& s, const save_options& options, call_site where)
-      : exec_(exec), of_(of), slot_(s), options_(options), first_(options.first) {
+  sequence_saver(const host& exec, const cache_parts<Spec>& of, const sequence_book::slot& s, Reader reader, const save_options& options,
+                 call_site where)
+      : exec_(exec), of_(of), slot_(s), reader_(std::move(reader)), options_(options), first_(options.first) {
     require(s.whole(), "save: the sequence is being restored: decode all of its layers first", where);
     require_range("save: first", options.first, 0, s.length, where);
     require_range("save: tokens", options.tokens, -1, s.length - options.first, where);
     last_ = options.tokens < 0 ? s.length : options.first + options.tokens;
     require_range("save: sinks", options.sinks, 0, 1 << 20, where);
     require_range("save: newest", options.newest, -1, 1 << 20, where);
-    require_range("save: chunk", options.chunk, 1, most_chunk_tokens, where);
+    require_range("save: chunk", options.chunk, 1, most_section_tokens, where);
+    require(options.fixed_ratio == 0 || (options.fixed_ratio >= 1 && options.fixed_ratio < 1e6),
+            "save: fixed_ratio is 0, or from 1 to a million", where);
+    require(options.fixed_ratio == 0 || has_step<codec>, "save: fixed_ratio: only chunks of a codec with a step fit a given size", where);
     require(options.token_ids.empty() || std::cmp_equal(options.token_ids.size(), last_ - first_),
             "save: token_ids are those of the tokens that are saved", where);
     if constexpr (!layout::owns_rows) {
@@ -79,7 +76,7 @@ class sequence_saver {
   }
 
   /// All bytes; a status where the codec cannot make a section.
-  status make(std::vector<std::byte>& frame) const {
+  status make(std::vector<std::byte>& frame) {
     const std::size_t ids = options_.token_ids.empty() ? 0 : 1;
     frame_header header = header_of(of_);
     header.tokens = static_cast<std::uint64_t>(last_ - first_);
@@ -99,8 +96,12 @@ class sequence_saver {
     for (std::size_t first = 0; first < sections_.size(); first += together) {
       const std::size_t count = std::min(together, sections_.size() - first);
       std::vector<std::vector<std::byte>> bytes(count);
+      const status fetched =
+          reader_.fetch(blocks_, std::span(sections_).subspan(first, count), inputs, first_, step(), options_.fixed_ratio == 0);
+      if (!fetched.ok()) return fetched;
       const status coded = for_each_checked(exec_, static_cast<std::int64_t>(count), [&](std::int64_t i) {
-        return encode(sections_[first + static_cast<std::size_t>(i)], inputs, bytes[static_cast<std::size_t>(i)]);
+        const auto number = static_cast<std::size_t>(i);
+        return encode(number, sections_[first + number], inputs, bytes[number]);
       });
       if (!coded.ok()) return coded;
       for (std::size_t i = 0; i < count; ++i) writer.add(sections_[first + i].of, bytes[i]);
@@ -121,6 +122,16 @@ class sequence_saver {
   const page_rules& rules_of(std::int32_t layer) const { return of_.plan.groups[static_cast<std::size_t>(of_.layer(layer).group)].rules; }
   const page_table& table_of(std::int32_t layer) const { return slot_.tables[static_cast<std::size_t>(of_.layer(layer).group)]; }
 
+  int step() const {
+    if constexpr (std::same_as<codec, raw>) {
+      return 0;
+    } else {
+      return options_.log2_step.value_or(of_.spec.codec.log2_step);
+    }
+  }
+  std::int64_t page_bytes_of(std::size_t row_bytes) const {
+    return round_down(static_cast<std::int64_t>(static_cast<double>(row_bytes) / options_.fixed_ratio), 8);
+  }
   std::int64_t features_of(const stored_section& s) const {
     return blocks_[s.block].rows() * (s.part == row_part::key ? layout::shape.key_dim : layout::shape.value_dim);
   }
@@ -173,7 +184,7 @@ class sequence_saver {
       if (of_.balances.on()) {
         of.kind = section_kind::balance;
         of.tokens = static_cast<std::uint32_t>(std::min(last_, of_.balances.rules().tokens));
-        const bool fixed = last_ >= of_.balances.rules().tokens && balance().balance != nullptr;
+        const bool fixed = last_ >= of_.balances.rules().tokens && of_.balances.diagonals(slot_number()) != nullptr;
         if (fixed) sides_.push_back({with_part(of, 1), l, -1});
         if (!fixed || std::same_as<codec, raw>) sides_.push_back({with_part(of, 2), l, -1});
       }
@@ -190,50 +201,51 @@ class sequence_saver {
       }
     }
   }
+  std::uint32_t slot_number() const { return static_cast<std::uint32_t>(&slot_ - of_.book->slots().data()); }
   static frame_section with_part(frame_section s, std::size_t part) {
     s.part = static_cast<std::uint16_t>(part);
     return s;
   }
-  const learned_balance& balance() const { return of_.balances.slots()[static_cast<std::size_t>(&slot_ - of_.book->slots().data())]; }
-
-  std::vector<std::byte> pack(const side& s) const {
-    const auto& layer = of_.layer(s.layer);
+  std::vector<std::byte> pack(const side& s) {
     if (s.column >= 0) {
-      if constexpr (names_columns<Spec>) {
-        const auto c = static_cast<std::size_t>(s.column);
-        return pack_column(columns_digest<Spec>(), cache_parts<Spec>::columns[c], layer.side[c], columns_of<Spec>(last_),
-                           table_of(s.layer).pages);
-      }
+      if constexpr (names_columns<Spec>)
+        return reader_.column(columns_digest<Spec>(), s.layer, static_cast<std::size_t>(s.column), columns_of<Spec>(last_));
     }
     const learning_rules& r = of_.balances.rules();
-    if (s.of.part == 1) return pack_diagonals(r, *balance().balance, layer.ordinal);
-    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(r.samples(last_), std::ssize(balance().samples)));
-    return pack_samples(r, std::span(balance().samples).first(count), layer.ordinal);
+    const learned_balance& learned = reader_.learned();
+    const int ordinal = of_.layer(s.layer).ordinal;
+    if (s.of.part == 1) return pack_diagonals(r, *learned.balance, ordinal);
+    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(r.samples(last_), std::ssize(learned.samples)));
+    return pack_samples(r, std::span(learned.samples).first(count), ordinal);
   }
 
-  status encode(const stored_section& s, const predicted_inputs<codec>& inputs, std::vector<std::byte>& out) const {
-    const stored_block& block = blocks_[s.block];
-    const int dim = s.part == row_part::key ? layout::shape.key_dim : layout::shape.value_dim;
-    const std::int64_t features = features_of(s);
-    std::vector<E> rows(static_cast<std::size_t>(s.range.count * features));                           // rows (T, layers, heads, dim)
-    for (std::size_t i = 0; i < block.layers.size(); ++i) {
-      const std::int32_t l = block.layers[i];
-      const std::int32_t* pages = table_of(l).pages.data();
-      if constexpr (!layout::owns_rows) pages = options_.pages.data();
-      read_rows<const E>(of_.layer(l).rows, s.part, pages, s.range.first, s.range.count, block.first_head, block.heads,
-                         rows.data() + static_cast<std::int64_t>(i) * block.heads * dim, features);
+  /// Section `number` of those that were fetched; what kind it comes to stands in it.
+  status encode(std::size_t number, stored_section& s, const predicted_inputs<codec>& inputs, std::vector<std::byte>& out) {
+    if constexpr (Reader::encodes) {
+      if (reader_.encoded(number, out)) return {};
     }
-    if (!s.range.coded) {
-      out.resize(rows.size() * sizeof(E));
+    std::vector<E> memory;
+    const std::span<const E> rows = reader_.rows(number, blocks_[s.block], s, memory);  // (T, layers, heads, dim)
+    const auto as_they_are = [&] {
+      out.resize(rows.size_bytes());
       if (!rows.empty()) std::memcpy(out.data(), rows.data(), out.size());
-      return {};
-    }
+      return status{};
+    };
+    if (!s.range.coded) return as_they_are();
     if constexpr (!std::same_as<codec, raw>) {
       const host alone = limited(exec_, 1);
-      const span_chunk chunk{static_cast<std::size_t>(block.span), s.part, s.range.first, s.range.count,
+      const tensor_view<const E, 2> matrix(rows.data(), s.range.count, features_of(s));
+      const span_chunk chunk{static_cast<std::size_t>(blocks_[s.block].span), s.part, s.range.first, s.range.count,
                              inputs.of(s.part, s.range.first - first_)};
-      return encode_span(alone, of_.spec.codec, chunk, tensor_view<const E, 2>(rows.data(), s.range.count, features),
-                         options_.log2_step.value_or(of_.spec.codec.log2_step), out);
+      if constexpr (has_step<codec>) {
+        if (options_.fixed_ratio > 0) {
+          out.resize(static_cast<std::size_t>(page_bytes_of(rows.size_bytes())));
+          const status made = encode_span_page(alone, of_.spec.codec, chunk, matrix, step(), out);
+          s.of.kind = made.ok() ? section_kind::page : section_kind::rows;
+          return made.ok() ? made : as_they_are();
+        }
+      }
+      return encode_span(alone, of_.spec.codec, chunk, matrix, step(), out);
     }
     return {status::code::unfit, "save: a coded section of a raw cache"};
   }
@@ -241,6 +253,7 @@ class sequence_saver {
   host exec_;
   const cache_parts<Spec>& of_;
   const sequence_book::slot& slot_;
+  Reader reader_;
   const save_options& options_;
   std::int64_t first_ = 0, last_ = 0;
   std::vector<stored_block> blocks_;

@@ -21,6 +21,9 @@ namespace kvx {
 /// newest      tokens at the end of the range that a codec leaves as they are; < 0: 32 of up to 4,096, 64 of up to 8,192, 128 of more
 /// chunk       most tokens of a chunk, 1 to 1,024: what is read to have any one of them. Products gain from 256, entropy coding from 64
 /// log2_step   of a dead zone, in place of the codec's
+/// fixed_ratio 0: a chunk is as long as coding makes it. Else every chunk is a page of a fixed size, 1 / fixed_ratio of its rows rounded
+///             down to 8 bytes, at the finest step from log2_step on that fits; what no step fits stays as it is. Of a dead zone alone;
+///             made by the host
 /// columns     true: columns of retrieving layers are stored too. They are rebuilt from rows otherwise, which costs encoding and, where
 /// rows
 ///             are coded, codes keys as they come back
@@ -33,6 +36,7 @@ struct save_options {
   std::int64_t newest = -1;
   std::int64_t chunk = 256;
   std::optional<std::int16_t> log2_step = {};
+  double fixed_ratio = 0;
   bool columns = false;
   std::span<const std::int32_t> pages = {};
 };
@@ -44,12 +48,15 @@ struct save_options {
 /// after       a sequence that the frame continues, whose first tokens stand before the frame's: it is forked, and stays as it is
 /// salt        of restore_prefix: that of the family
 /// check_first of restore_layers: rows are read and checked before the first layer is decoded, not with their layer
+/// pages       external layouts: the caller's page table of the sequence, the pages of the restored tokens included. The rows of these
+///             tokens that layers see are written to; a shared page among them is the caller's to copy before
 struct restore_options {
   std::int64_t tokens = -1;
   std::span<const std::int32_t> token_ids = {};
   std::optional<sequence> after = {};
   std::string_view salt = {};
   bool check_first = true;
+  std::span<const std::int32_t> pages = {};
 };
 
 /// What restoring came to: a sequence of so many tokens, or what is wrong with the bytes, and nothing has changed.

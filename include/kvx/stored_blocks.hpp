@@ -103,24 +103,36 @@ struct stored_range {
 };
 
 /// Most tokens of a section that a reader accepts: what it allocates for a chunk stays small.
-inline constexpr std::int64_t most_chunk_tokens = 1024;
+inline constexpr std::int64_t most_section_tokens = 1024;
+
+/// One section of rows that is to be made.
+struct stored_section {
+  frame_section of;
+  std::size_t block = 0;
+  row_part part = row_part::key;
+  stored_range range;
+};
+
+/// A chunk of a block of layers: where its tokens stand.
+struct chunk_place {
+  std::size_t block = 0;
+  row_part part = row_part::key;
+  std::int64_t position = 0;
+  std::int64_t tokens = 0;
+};
 
 /// Divides the tokens [first, last).
 ///
-/// what        the tokens before `sinks` and those from `newest` on stay as they are, the others are coded; pieces of almost equal length,
-/// at
-///             most `chunk` tokens
+/// what        the tokens before `sinks` and those from `newest` on stay as they are, the others are coded; pieces of equal length,
+///             at most `chunk` tokens, of which the last may be shorter
 inline void add_ranges(std::int64_t first, std::int64_t last, bool codes, std::int64_t sinks, std::int64_t newest, std::int64_t chunk,
                        std::vector<stored_range>& ranges) {
   const auto piece = [&](std::int64_t from, std::int64_t to, bool coded) {
     from = std::max(from, first);
     to = std::min(to, last);
     if (from >= to) return;
-    const std::int64_t pieces = ceil_div(to - from, chunk);
-    for (std::int64_t i = 0; i < pieces; ++i) {
-      const std::int64_t at = from + (to - from) * i / pieces;
-      ranges.push_back({at, from + (to - from) * (i + 1) / pieces - at, coded});
-    }
+    const std::int64_t each = ceil_div(to - from, ceil_div(to - from, chunk));
+    for (std::int64_t at = from; at < to; at += each) ranges.push_back({at, std::min(each, to - at), coded});
   };
   if (!codes) return piece(first, last, false);
   newest = std::max(newest, sinks);

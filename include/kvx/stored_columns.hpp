@@ -137,7 +137,8 @@ inline status unpack_diagonals(const learning_rules& r, std::span<const std::byt
   return {};
 }
 
-/// The queries of one layer at the positions that are learned from: front, (positions, heads, D) bf16, (positions) bytes: 1 where seen.
+/// The queries of one layer at the positions that are learned from: front, (positions, heads, D) bf16, (positions) bytes: 1 where seen;
+/// zeros where not.
 template <class Samples>
 std::vector<std::byte> pack_samples(const learning_rules& r, const Samples& from, int layer) {
   const balance_front front{static_cast<std::uint32_t>(r.tokens), static_cast<std::uint32_t>(r.sink)};
@@ -145,7 +146,8 @@ std::vector<std::byte> pack_samples(const learning_rules& r, const Samples& from
   std::vector<std::byte> bytes(sizeof front + from.size() * (values + 1));
   std::memcpy(bytes.data(), &front, sizeof front);
   for (std::size_t i = 0; i < from.size(); ++i) {
-    std::memcpy(bytes.data() + sizeof front + i * values, from[i]->energies.get() + r.at(layer), values);
+    if (from[i]->seen[static_cast<std::size_t>(layer)] != 0)
+      std::memcpy(bytes.data() + sizeof front + i * values, from[i]->energies.get() + r.at(layer), values);
     bytes[sizeof front + from.size() * values + i] = std::byte{from[i]->seen[static_cast<std::size_t>(layer)]};
   }
   return bytes;

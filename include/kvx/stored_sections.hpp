@@ -4,6 +4,7 @@
 #include <kvx/cache_parts.hpp>
 #include <kvx/codec/chain.hpp>
 #include <kvx/codec/frame.hpp>
+#include <kvx/codec/host/page.hpp>
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/status.hpp>
@@ -19,6 +20,11 @@
 #include <vector>
 
 namespace kvx {
+
+/// What a status says where rows that a length needs are not stored, since windows have left them behind: another length may do.
+inline constexpr char rows_are_missing[] = "frame: rows of a layer are missing";
+inline constexpr char sink_is_missing[] = "frame: rows of a window layer's sink are missing";
+inline bool lacks_rows(const status& s) { return s.what == rows_are_missing || s.what == sink_is_missing; }
 
 /// Sections by what they are for. Nothing of their bytes is read.
 ///
@@ -78,7 +84,8 @@ class stored_sections {
         token_ids_ = number;
         return {};
       case section_kind::rows:
-      case section_kind::chunk: return place_rows(frame, i);
+      case section_kind::chunk:
+      case section_kind::page: return place_rows(frame, i);
       case section_kind::balance:
         if (!one_layer || (s.part != 1 && s.part != 2)) return corrupt("frame: balance");
         (s.part == 1 ? sides_[s.first_layer].diagonals : sides_[s.first_layer].samples) = number;
@@ -96,12 +103,14 @@ class stored_sections {
     const auto block = std::find_if(blocks_.begin(), blocks_.end(), [&](const stored_block& b) { return b.owns(s); });
     if (block == blocks_.end()) return {status::code::mismatch, "frame: layers and heads of a section"};
     if (s.part != 1 && s.part != 2) return corrupt("frame: part of a section");
-    if (s.tokens < 1 || s.tokens > most_chunk_tokens) return corrupt("frame: tokens of a section");
-    if (s.kind == section_kind::chunk && block->span < 0) return corrupt("frame: a chunk of layers that no span has");
+    if (s.tokens < 1 || s.tokens > most_section_tokens) return corrupt("frame: tokens of a section");
+    if (s.kind != section_kind::rows && block->span < 0) return corrupt("frame: a chunk of layers that no span has");
     const std::int64_t dim = s.part == 1 ? layout::shape.key_dim : layout::shape.value_dim;
     const std::int64_t bound = chunk_bound<E>(s.tokens, block->rows() * dim), front = sizeof(chunk_header);
     const auto bytes = static_cast<std::int64_t>(s.bytes);
-    if (s.kind == section_kind::rows ? bytes != bound - front : bytes < front || bytes > bound) return corrupt("frame: bytes of a section");
+    const std::int64_t before = s.kind == section_kind::page ? page_front_bytes : 0;
+    if (s.kind == section_kind::rows ? bytes != bound - front : bytes < before + front || bytes > before + bound)
+      return corrupt("frame: bytes of a section");
     auto& all = rows_[static_cast<std::size_t>(block - blocks_.begin())][s.part == 1 ? 0 : 1];
     if (!all.empty()) {
       const frame_section& last = frame.sections[all.back()];
@@ -143,11 +152,11 @@ class stored_sections {
         const std::int64_t first = position + first_of_last_run(frame, sections, tokens), end = position + tokens;
         if (first <= position) continue;  // all of it
         const std::int64_t kept = std::max(round_up(first, rules.page_tokens), round_down(rules.first_needed(end), rules.page_tokens));
-        if (rules.window == 0 || kept > rules.first_seen(end)) return {status::code::mismatch, "frame: rows of a layer are missing"};
+        if (rules.window == 0 || kept > rules.first_seen(end)) return {status::code::mismatch, rows_are_missing};
         if (position > 0 && (!rules.grows || kept > round_down(rules.first_needed(end), rules.page_tokens)))
-          return {status::code::mismatch, "frame: rows of a layer are missing"};
+          return {status::code::mismatch, rows_are_missing};
         if (position < rules.sink && position + end_of_first_run(frame, sections) < std::min(rules.sink, end))
-          return {status::code::mismatch, "frame: rows of a window layer's sink are missing"};
+          return {status::code::mismatch, sink_is_missing};
         first_kept_[g] = std::max(first_kept_[g], kept);
       }
       if (rules.window > 0 && rules.grows)

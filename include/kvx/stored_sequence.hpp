@@ -1,6 +1,7 @@
 #pragma once
 // A frame in a store, checked against a cache that is to take its sequence: which sections hold what, and rows layer by layer.
 
+#include <kvx/attend/rows.hpp>
 #include <kvx/backend/host.hpp>
 #include <kvx/cache_parts.hpp>
 #include <kvx/codec/frame.hpp>
@@ -12,6 +13,7 @@
 #include <kvx/layout/page_table.hpp>
 #include <kvx/store/store.hpp>
 #include <kvx/store_options.hpp>
+#include <kvx/stored_access.hpp>
 #include <kvx/stored_blocks.hpp>
 #include <kvx/stored_rows.hpp>
 #include <kvx/stored_sections.hpp>
@@ -29,7 +31,7 @@ namespace kvx {
 /// The rows of a stored sequence.
 ///
 /// what        open: everything that header and table say is checked, against themselves and against the cache. write_layer: reads, checks
-///             and decodes the sections of a layer, and copies its rows to their pages
+///             and decodes the sections of a layer, and hands its rows to a writer, see host_writer
 /// errors      a status; a layer that fails has some of its rows or none. usage_error: a codec that does not fit the cache
 /// cost        open: header, table, token ids. write_layer: sections of a block of layers, in memory until its last layer is written
 template <class Spec, store S>
@@ -79,7 +81,7 @@ class stored_sequence {
     std::vector<std::byte> bytes;
     for (std::uint32_t i = 0; i < frame_.sections.size(); ++i) {
       const section_kind kind = frame_.sections[i].kind;
-      if (!rows && (kind == section_kind::rows || kind == section_kind::chunk)) continue;
+      if (!rows && (kind == section_kind::rows || kind == section_kind::chunk || kind == section_kind::page)) continue;
       const status s = read(i, bytes);
       if (!s.ok()) return s;
     }
@@ -89,26 +91,41 @@ class stored_sequence {
   /// Writes the rows of one layer to the pages of a sequence.
   ///
   /// tables      (groups)
-  status write_layer(const host& exec, const cache_parts<Spec>& of, int layer, std::span<const page_table> tables) {
+  template <class Writer>
+  status write_layer(const host& exec, const cache_parts<Spec>& of, int layer, std::span<const page_table> tables, Writer& writer) {
     for (std::size_t b = 0; b < loaded_.size(); ++b) {
       const stored_block& block = sections_.blocks()[b];
       const auto at = std::find(block.layers.begin(), block.layers.end(), layer);
       if (at == block.layers.end()) continue;
       if (loaded_[b].empty()) {
-        const status s = load(exec, of, b);
+        const status s = load(exec, of, b, writer);
         if (!s.ok()) return s;
       }
       const auto& place = of.layer(layer);
       const auto g = static_cast<std::size_t>(place.group);
-      const std::int64_t first_kept = first_token() > 0 ? tables[g].first_kept : sections_.first_kept()[g];
+      const std::int64_t first_kept = std::max(tables[g].first_kept, sections_.first_kept()[g]);
       const page_rules& rules = of.plan.groups[g].rules;
-      const kept_tokens kept{rules.pages(rules.sink) * rules.page_tokens, first_kept, first_token() + tokens_};
-      const status s = for_each_checked(exec, std::ssize(loaded_[b]), [&](std::int64_t i) {
-        write_section(exec, of, block, at - block.layers.begin(), loaded_[b][static_cast<std::size_t>(i)], kept, tables[g].pages.data());
+      const std::int64_t sink = std::min(rules.pages(rules.sink) * rules.page_tokens, first_kept), last = first_token() + tokens_;
+      const token_range kept[] = {{0, std::min(sink, last)}, {first_kept, last}};  // rows that have pages
+      std::vector<layer_rows> rows(loaded_[b].size());
+      const status s = for_each_checked(exec, std::ssize(rows), [&](std::int64_t i) {
+        layer_rows& of_section = rows[static_cast<std::size_t>(i)];
+        if (loaded_[b][static_cast<std::size_t>(i)].taken) return status{};
+        of_section = rows_of(exec, of, block, at - block.layers.begin(), loaded_[b][static_cast<std::size_t>(i)]);
+        if constexpr (Writer::side_by_side) {
+          write(layer, of_section.rows, kept, tables, writer);
+          of_section.decoded = {};
+        }
         return status{};
       });
       if (!s.ok()) return s;
-      if (at + 1 == block.layers.end()) loaded_[b].clear();
+      if constexpr (!Writer::side_by_side) {
+        for (const layer_rows& of_section : rows) write(layer, of_section.rows, kept, tables, writer);
+      }
+      if constexpr (Writer::decodes) writer.restore(block, b, at - block.layers.begin(), kept, tables);
+      if (at + 1 < block.layers.end()) continue;
+      loaded_[b].clear();
+      if constexpr (Writer::decodes) writer.drop(b);
     }
     return {};
   }
@@ -119,13 +136,15 @@ class stored_sequence {
     frame_section of;
     row_part part = row_part::key;
     std::vector<std::byte> bytes;
+    std::span<const std::byte> chunk;  // of the bytes; empty where they are rows
     opened_span<E> opened;
+    bool taken = false;  ///< a chunk that the writer decodes
   };
-  /// Rows that have pages: those of the sink's pages, and [first, last).
-  struct kept_tokens {
-    std::int64_t sink = 0, first = 0, last = 0;
+  /// Rows of one layer of a section; `decoded` holds them where the section's bytes do not.
+  struct layer_rows {
+    dense_rows rows;
+    std::vector<E> decoded;
   };
-
   status read_table(const frame_header& wanted) {
     std::vector<std::byte> front(static_cast<std::size_t>(std::min<std::uint64_t>(reader_.size(), sizeof(frame_header))));
     status s = reader_.read(0, front);
@@ -162,25 +181,32 @@ class stored_sequence {
     return {};
   }
 
-  status load(const host& exec, const cache_parts<Spec>& of, std::size_t b) {
+  template <class Writer>
+  status load(const host& exec, const cache_parts<Spec>& of, std::size_t b, [[maybe_unused]] Writer& writer) {
     std::vector<loaded_section> all;
     for (const row_part part : {row_part::key, row_part::value}) {
       for (const std::uint32_t number : sections_.rows(b, part)) {
         loaded_section& loaded = all.emplace_back();
         loaded.of = frame_.sections[number];
         loaded.part = part;
-        const status s = read(number, loaded.bytes);
+        status s = read(number, loaded.bytes);
+        if (s.ok() && loaded.of.kind == section_kind::chunk) loaded.chunk = loaded.bytes;
+        if (s.ok() && loaded.of.kind == section_kind::page) s = chunk_of_page(loaded.bytes, loaded.chunk);
         if (!s.ok()) return s;
       }
+    }
+    if constexpr (Writer::decodes) {
+      const status s = hand_over(b, all, writer);
+      if (!s.ok()) return s;
     }
     if constexpr (!std::same_as<codec, raw>) {
       const host alone = limited(exec, 1);
       const status s = for_each_checked(exec, std::ssize(all), [&](std::int64_t i) {
         loaded_section& l = all[static_cast<std::size_t>(i)];
-        if (l.of.kind != section_kind::chunk) return status{};
+        if (l.of.kind == section_kind::rows || l.taken) return status{};
         const span_chunk chunk{static_cast<std::size_t>(sections_.blocks()[b].span), l.part, first_token() + l.of.first_token, l.of.tokens,
                                inputs_.of(l.part, l.of.first_token)};
-        return open_span(alone, of.spec.codec, chunk, l.bytes, l.opened);
+        return open_span(alone, of.spec.codec, chunk, l.chunk, l.opened);
       });
       if (!s.ok()) return s;
     }
@@ -188,32 +214,55 @@ class stored_sequence {
     return {};
   }
 
+  /// Lets the writer decode the chunks of a block, where it can.
+  template <class Writer>
+  status hand_over(std::size_t b, std::vector<loaded_section>& all, Writer& writer) const {
+    if (!writer.takes(sections_.blocks()[b])) return {};
+    std::vector<stored_chunk> chunks;
+    for (loaded_section& l : all) {
+      l.taken = l.of.kind != section_kind::rows;
+      if (l.taken)
+        chunks.push_back({{b, l.part, first_token() + l.of.first_token, l.of.tokens}, l.chunk, inputs_.of(l.part, l.of.first_token)});
+    }
+    const status s = writer.open(sections_.blocks()[b], b, chunks);
+    for (loaded_section& l : all) {
+      if (l.taken) l.bytes = {};
+    }
+    return s;
+  }
+
   /// i: the layer's number in its block.
-  void write_section(const host& exec, const cache_parts<Spec>& of, const stored_block& block, std::int64_t i, const loaded_section& from,
-                     const kept_tokens& kept, const std::int32_t* pages) {
-    const auto& place = of.layer(block.layers[static_cast<std::size_t>(i)]);
-    const std::int64_t dim = from.part == row_part::key ? layout::shape.key_dim : layout::shape.value_dim;
-    const std::int64_t width = block.heads * dim, first = first_token() + from.of.first_token, last = first + from.of.tokens;
-    const std::byte* rows = from.bytes.data() + i * width * static_cast<std::int64_t>(sizeof(E));
-    std::int64_t pitch = block.rows() * dim;
-    std::vector<E> decoded;
+  layer_rows rows_of(const host& exec, const cache_parts<Spec>& of, const stored_block& block, std::int64_t i,
+                     const loaded_section& from) const {
+    const std::int64_t dim = from.part == row_part::key ? layout::shape.key_dim : layout::shape.value_dim, width = block.heads * dim;
+    layer_rows result;
+    result.rows = {from.part,         first_token() + from.of.first_token,
+                   from.of.tokens,    block.first_head,
+                   block.heads,       from.bytes.data() + i * width * static_cast<std::int64_t>(sizeof(E)),
+                   block.rows() * dim};
     if constexpr (!std::same_as<codec, raw>) {
-      if (from.of.kind == section_kind::chunk) {
-        decoded.resize(static_cast<std::size_t>(from.of.tokens * width));
-        restore_layer(limited(exec, 1), of.spec.codec, from.opened, i, tensor_view<E, 2>(decoded.data(), from.of.tokens, width));
-        rows = reinterpret_cast<const std::byte*>(decoded.data());
-        pitch = width;
+      if (from.of.kind != section_kind::rows) {
+        result.decoded.resize(static_cast<std::size_t>(from.of.tokens * width));
+        restore_layer(limited(exec, 1), of.spec.codec, from.opened, i, tensor_view<E, 2>(result.decoded.data(), from.of.tokens, width));
+        result.rows.rows = reinterpret_cast<const std::byte*>(result.decoded.data());
+        result.rows.pitch = width;
       }
     }
-    const auto write = [&](std::int64_t low, std::int64_t high) {
-      low = std::max(low, first);
-      high = std::min({high, last, kept.last});
-      if (low < high)
-        write_rows(place.rows, from.part, pages, low, high - low, block.first_head, block.heads,
-                   rows + (low - first) * pitch * static_cast<std::int64_t>(sizeof(E)), pitch);
-    };
-    write(0, std::min(kept.sink, kept.first));
-    write(kept.first, kept.last);
+    return result;
+  }
+
+  template <class Writer>
+  static void write(int layer, const dense_rows& rows, std::span<const token_range> kept, std::span<const page_table> tables,
+                    Writer& writer) {
+    for (const token_range& range : kept) {
+      const std::int64_t low = std::max(range.begin, rows.first), high = std::min(range.end, rows.first + rows.count);
+      if (low >= high) continue;
+      dense_rows some = rows;
+      some.first = low;
+      some.count = high - low;
+      some.rows += (low - rows.first) * rows.pitch * static_cast<std::int64_t>(sizeof(E));
+      writer.write(layer, some, tables);
+    }
   }
 
   typename S::reader reader_;

@@ -1,7 +1,7 @@
 #pragma once
-// Saving and restoring the sequences of a cache: the members that cache.hpp declares.
+// Saving and restoring the sequences of a cache: the members that cache.hpp declares. For a cache on a device, include
+// kvx/cuda/storing.cuh.
 
-#include <kvx/backend/host.hpp>
 #include <kvx/cache.hpp>
 #include <kvx/codec/frame.hpp>
 #include <kvx/contested_units.hpp>
@@ -17,8 +17,11 @@
 #include <kvx/store/prefix_index.hpp>
 #include <kvx/store/store.hpp>
 #include <kvx/store_options.hpp>
+#include <kvx/stored_access.hpp>
+#include <kvx/stored_sections.hpp>
 #include <kvx/stored_sequence.hpp>
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +46,7 @@ inline constexpr bool decodes_apart = std::same_as<typename Spec::index_type, fu
 ///             index of semantic pages), one call decodes all, before a step of the sequence is begun
 /// errors      state() of the last call; a layer that cannot be decoded stays unready: close the sequence
 /// dropped     at any time: layers that are not ready stay so
-template <class Spec, class Store>
+template <class Backend, class Spec, class Store>
 class restoring {
  public:
   const status& state() const { return state_; }
@@ -54,8 +57,9 @@ class restoring {
   bool done() const { return ready_ == layers_; }
 
  private:
-  template <class Backend, class S>
+  template <class B, class S>
   friend class cache;
+  using writer = decltype(make_writer(std::declval<Backend>(), std::declval<cache_parts<Spec>>(), std::span<const std::int32_t>()));
 
   status state_;
   sequence of_;
@@ -63,6 +67,7 @@ class restoring {
   int ready_ = 0, layers_ = 0;
   bool columns_stored_ = false, together_ = false;
   stored_sequence<Spec, Store> stored_;
+  std::optional<writer> writer_;
   step_plan plan_;
 };
 
@@ -76,24 +81,28 @@ template <class Store>
 status cache<Backend, Spec>::save(const Backend& exec, sequence s, Store& to, const digest& key, const save_options& options,
                                   call_site where) const {
   static_assert(store<Store>, "save: a store satisfies kvx::store");
-  static_assert(std::same_as<Backend, host>, "save: only caches on the host are saved");
+  require_waits(exec, where);
+  const sequence_book::slot& slot = parts_.book->find(s, where);
+  const std::span<const std::int32_t> outside = layout::owns_rows ? std::span<const std::int32_t>() : options.pages;
+  auto reader = make_reader(exec, parts_, runner_, slot, outside);
   std::vector<std::byte> frame;
-  const sequence_book::slot& of = parts_.book->find(s, where);
   [[maybe_unused]] const auto held = runner_.hold(parts_, s.slot, where);
-  const status made = sequence_saver<Spec>(exec, parts_, of, options, where).make(frame);
+  const status made =
+      sequence_saver<Spec, decltype(reader)>(coding_threads(exec), parts_, slot, std::move(reader), options, where).make(frame);
   return made.ok() ? to.put(key, frame) : made;
 }
 
 template <class Backend, class Spec>
 template <class Store>
-restoring<Spec, Store> cache<Backend, Spec>::restore_layers(const Backend& exec, const Store& from, const digest& key,
-                                                            const restore_options& options, call_site where) {
+restoring<Backend, Spec, Store> cache<Backend, Spec>::restore_layers(const Backend& exec, const Store& from, const digest& key,
+                                                                     const restore_options& options, call_site where) {
   static_assert(store<Store>, "restore: a store satisfies kvx::store");
-  static_assert(std::same_as<Backend, host>, "restore: only caches on the host are restored");
-  static_assert(layout::owns_rows, "restore: rows of an external layout are the caller's: restore into a cache that owns rows");
-  restoring<Spec, Store> of;
+  require_waits(exec, where);
+  require_writable(parts_, where);
+  restoring<Backend, Spec, Store> of;
   of.layers_ = geometry().layers;
-  of.state_ = of.stored_.open(exec, parts_, from, key, options, where);
+  of.writer_.emplace(make_writer(exec, parts_, layout::owns_rows ? std::span<const std::int32_t>() : options.pages));
+  of.state_ = of.stored_.open(coding_threads(exec), parts_, from, key, options, where);
   if (of.ok()) of.state_ = of.stored_.check(options.check_first);
   if (!of.ok()) return of;
   // Rows are reserved as those of a sequence of its length, none of whose layers are ready.
@@ -108,9 +117,10 @@ restoring<Spec, Store> cache<Backend, Spec>::restore_layers(const Backend& exec,
     of.of_ = open(exec, where);
   }
   try {
-    const advance entry{of.of_, of.stored_.tokens(), {}, first == 0 ? of.stored_.sections().first_kept() : std::span<const std::int64_t>()};
+    const advance entry{of.of_, of.stored_.tokens(), options.pages, of.stored_.sections().first_kept()};
     kvx::step step(parts_.book, {&entry, 1}, parts_.retrieving_group(), contested_units<Spec>(parts_), where);
     plan_batch(exec, parts_, {&entry, 1}, step.plan_, where);
+    runner_.place(exec, parts_, step.plan_, where);
     runner_.copy(exec, parts_, step.plan_.reserved.copies);
     runner_.forget_queries(parts_, step.plan_);
     count_copies(step.plan_.reserved.copies);
@@ -141,18 +151,23 @@ restoring<Spec, Store> cache<Backend, Spec>::restore_layers(const Backend& exec,
 
 template <class Backend, class Spec>
 template <class Store>
-status cache<Backend, Spec>::decode_layer(const Backend& exec, restoring<Spec, Store>& of, call_site where) {
+status cache<Backend, Spec>::decode_layer(const Backend& exec, restoring<Backend, Spec, Store>& of, call_site where) {
   require(of.ok(), "decode_layer: the sequence cannot be restored, see its state", where);
   const sequence_book::slot& slot = parts_.book->find(of.of_, where);
   if (of.done()) return {};
+  require_waits(exec, where);
   require(!of.together_ || !slot.in_step, "decode_layer: layers of this sequence are decoded together, before a step of it is begun",
           where);
   for (std::size_t g = 0; g < of.plan_.items.size(); ++g) of.plan_.items[g][0].pages = slot.tables[g].pages.data();  // a step may move it
+  for (batch_item& item : of.plan_.external) item.pages = of.writer_->outside().data();
+  of.writer_->use(exec, parts_, runner_);
   const int end = of.together_ ? of.layers_ : of.ready_ + 1;
   const std::size_t group = static_cast<std::size_t>(parts_.retrieving_group());
   for (int layer = of.ready_; layer < end && of.ok(); ++layer) {
-    of.state_ = of.stored_.write_layer(exec, parts_, layer, slot.tables);
-    if (of.ok() && of.columns_stored_) of.state_ = read_columns(of.stored_, parts_, layer, of.tokens_, slot.tables[group].pages);
+    of.state_ = of.stored_.write_layer(coding_threads(exec), parts_, layer, slot.tables, *of.writer_);
+    if (of.ok()) of.writer_->finish(layer, slot.tables);
+    if (of.ok() && of.columns_stored_)
+      of.state_ = read_columns(of.stored_, parts_, *of.writer_, layer, of.tokens_, slot.tables[group].pages);
   }
   if (!of.ok()) return of.state_;
   if (!of.columns_stored_) {
@@ -172,7 +187,7 @@ restored cache<Backend, Spec>::restore(const Backend& exec, const Store& from, c
                                        call_site where) {
   restore_options at_once = options;
   at_once.check_first = false;
-  restoring<Spec, Store> all = restore_layers(exec, from, key, at_once, where);
+  restoring<Backend, Spec, Store> all = restore_layers(exec, from, key, at_once, where);
   if (!all.ok()) return {all.state(), {}, 0};
   try {
     while (all.ok() && !all.done()) (void)decode_layer(exec, all, where);
@@ -189,12 +204,28 @@ template <class Backend, class Spec>
 template <class Store>
 restored cache<Backend, Spec>::restore_prefix(const Backend& exec, const Store& from, const prefix_index& prefixes,
                                               std::span<const std::int32_t> token_ids, const restore_options& options, call_site where) {
-  const std::optional<prefix_match> match = prefixes.longest(family(options.salt), token_ids);
-  if (!match) return {{status::code::not_found, "no stored sequence begins like this"}, {}, 0};
-  restore_options part = options;
-  part.tokens = match->common;
-  part.token_ids = token_ids;
-  return restore(exec, from, match->key, part, where);
+  restored result{{status::code::not_found, "no stored sequence begins like this"}, {}, 0};
+  const digest of = family(options.salt);
+  const auto attempt = [&](const prefix_match& match, std::int64_t tokens) {
+    restore_options part = options;
+    part.tokens = tokens;
+    part.token_ids = token_ids;
+    result = restore(exec, from, match.key, part, where);
+    return result.state != status::code::not_found && !lacks_rows(result.state);
+  };
+  const std::optional<prefix_match> longest = prefixes.longest(of, token_ids);
+  if (!longest || attempt(*longest, longest->common)) return result;
+  const restored of_longest = result;
+  const std::vector<prefix_match> all = prefixes.all(of, token_ids);
+  for (const prefix_match& match : all) {
+    if (match.key != longest->key && attempt(match, match.common)) return result;
+  }
+  std::int64_t sink = longest->common;  // a length that windows see whole
+  for (const layer_group& group : parts_.plan.groups) sink = group.rules.window > 0 ? std::min(sink, group.rules.sink) : sink;
+  for (const prefix_match& match : all) {
+    if (sink > 0 && sink < match.common && attempt(match, sink)) return result;
+  }
+  return of_longest;
 }
 
 }  // namespace kvx

@@ -168,6 +168,27 @@ TEST_CASE("the file of a writer at work is no leftover") {
   CHECK(version_in(s) == 6);
 }
 
+TEST_CASE("a file that is taken for a leftover before its writer has locked it is written under another name") {
+  temporary_folder folder;
+  now = {};
+  static file_store* other;
+  static int created;
+  file_store cleaner(folder.path(), false);
+  other = &cleaner;
+  created = 0;
+  file_calls calls = scripted;
+  calls.open = [](const char* path, int flags, mode_t mode) {
+    const int file = ::open(path, flags, mode);
+    if ((flags & O_CREAT) != 0 && created++ < 3) CHECK(other->remove_leftovers().ok());
+    return file;
+  };
+  file_store s(folder.path(), false, calls);
+  REQUIRE(s.put(key, version(6)).ok());
+  CHECK(created == 4);
+  CHECK(version_in(s) == 6);
+  CHECK(partial_files(folder.path()) == 0);
+}
+
 TEST_CASE("a writer killed at random moments leaves a whole version, none older than the last that it confirmed") {
   temporary_folder folder;
   file_store s(folder.path(), true);

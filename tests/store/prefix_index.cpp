@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <random>
 #include <set>
@@ -81,8 +83,28 @@ TEST_CASE("the longest common prefix, against a search of all sequences") {
       REQUIRE(at != all.end());
       CHECK(common_prefix(*at, asked) == longest);
       CHECK(match->stored == static_cast<std::int64_t>(at->size()));
+      // All of them: each length of a common prefix once, descending, with the shortest sequence that shares so much.
+      std::map<std::int64_t, std::int64_t, std::greater<>> expected;
+      for (const tokens& t : all) {
+        const std::int64_t common = common_prefix(t, asked), size = std::ssize(t);
+        if (common > 0) expected[common] = expected.count(common) > 0 ? std::min(expected[common], size) : size;
+      }
+      const auto matches = index.all(family, asked);
+      REQUIRE(matches.size() == expected.size());
+      std::size_t next = 0;
+      for (const auto& [common, stored] : expected) {
+        CHECK(matches[next].common == common);
+        CHECK(matches[next].stored == stored);
+        const auto named = std::find_if(all.begin(), all.end(), [&](const tokens& t) { return key_of(family, t) == matches[next].key; });
+        REQUIRE(named != all.end());
+        CHECK(common_prefix(*named, asked) == common);
+        CHECK(std::ssize(*named) == stored);
+        ++next;
+      }
     }
     CHECK_FALSE(index.longest({}, tokens{0, 1}).has_value());
+    CHECK(index.all({}, tokens{0, 1}).empty());
+    CHECK(index.all(family, tokens{}).empty());
   }
 }
 

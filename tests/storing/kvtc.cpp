@@ -1,6 +1,7 @@
 // Caches that are saved by a calibrated codec: what is raw comes back to the bit, the rest within its step, by layers, prefixes, any
  // threads.
 
+#include "coded_caches.hpp"
 #include "stored.hpp"
 
 #include <support/feed.hpp>
@@ -30,97 +31,7 @@ namespace {
 
 using namespace kvx;
 using namespace kvx::test;
-
-constexpr int L = 4, H = 2, D = 6, Dv = 4;
-using ours = cache<host, stored_by<spec<paged<float, page_shape{.tokens = 16, .key_dim = D, .value_dim = Dv}>>, calibrated<kvtc_entropy>>>;
-using paper =
-    cache<host, stored_by<spec<paged<bf16, page_shape{.tokens = 16, .key_dim = D, .value_dim = Dv}>>, calibrated<kvtc_faithful<rans>>>>;
-
-const geometry shape{.layers = L,
-                     .kv_heads = H,
-                     .query_heads = 2,
-                     .max_tokens = 3000,
-                     .max_sequences = 4,
-                     .kinds = {layer_kind::dense(), layer_kind::window(40, 3), layer_kind::dense(), layer_kind::window(40, 3)},
-                     .rollback = 16};
-
-/// Layers 0 and 2 in one span, 1 and 3 in one each for the two heads of 1; 3 is in none.
-std::vector<feature_span> spans() { return {{{0, 2}, 0, 2}, {{1}, 0, 1}, {{1}, 1, 1}}; }
-
-/// Embeddings of a model of any number of tokens.
-void embed(void* scale, std::span<const std::int32_t> ids, float* out) {
-  for (const std::int32_t id : ids) {
-    for (int i = 0; i < 6; ++i) *out++ = *static_cast<const float*>(scale) * component(static_cast<token>(id), part::query, 0, 0, i);
-  }
-}
-float one = 1;
-
-std::shared_ptr<const calibrated_model> model(std::int64_t predictor_rank = 0) {
-  return std::make_shared<const calibrated_model>(small_calibration({L, H, D, Dv}, spans(), predictor_rank));
-}
-
-template <class Cache>
-struct composition;
-template <class Backend, class Spec>
-struct composition<cache<Backend, Spec>> {
-  using type = Spec;
-};
-
-template <class Cache>
-typename composition<Cache>::type spec_of(std::shared_ptr<const calibrated_model> m, std::int16_t log2_step = -512) {
-  typename composition<Cache>::type s;
-  s.codec.model = std::move(m);
-  s.codec.log2_step = log2_step;
-  s.codec.embeddings = {embed, &one, 6, 1 << 24};
-  return s;
-}
-
-/// K or V of one token in one layer and head.
-template <class Cache>
-std::vector<float> row(const Cache& c, sequence s, row_part which, int layer, std::int64_t t, int head) {
-  const auto rows = c.view(layer);
-  const auto& array = which == row_part::key ? rows.key : rows.value;
-  const auto* from = array.at(c.pages(layer, s)[static_cast<std::size_t>(t / 16)], head, t % 16);
-  std::vector<float> r;
-  for (int d = 0; d < (which == row_part::key ? D : Dv); ++d) r.push_back(to_float(from[d]));
-  return r;
-}
-
-/// Calls f(layer, token, a's row, b's row) for all rows that both must have.
-template <class Cache, class F>
-void for_each_pair(const Cache& a, sequence s, const Cache& b, sequence t, const F& f) {
-  const std::int64_t n = b.length(t);
-  for (int layer = 0; layer < L; ++layer) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      if (layer % 2 == 1 && i >= 3 && i + 40 <= n) continue;
-      for (const row_part which : {row_part::key, row_part::value}) {
-        for (int h = 0; h < H; ++h) f(layer, i, row(a, s, which, layer, i, h), row(b, t, which, layer, i, h));
-      }
-    }
-  }
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-/// Root mean square of what coded rows are off by; rows that must stay raw are compared to the bit.
-template <class Cache>
-double error_of(const Cache& a, sequence s, const Cache& b, sequence t, std::int64_t sinks, std::int64_t newest_from) {
-  double sum = 0;
-  std::int64_t count = 0, wrong = 0;
-  for_each_pair(a, s, b, t, [&](int layer, std::int64_t i, const auto& x, const auto& y) {
-    if (layer == 3 || i < sinks || i >= newest_from) {
-      wrong += same_bits(x, y) ? 0 : 1;
-      return;
-    }
-    for (std::size_t d = 0; d < x.size(); ++d) sum += static_cast<double>(x[d] - y[d]) * static_cast<double>(x[d] - y[d]);
-    count += std::ssize(x);
-  });
-  CHECK(wrong == 0);
-  CHECK(count > 0);
-  return std::sqrt(sum / static_cast<double>(count));
-}
+using namespace kvx::test::coded_caches;
 
 std::uint64_t bytes_in(const memory_store& s) {
   memory_store::reader reader;
@@ -189,7 +100,7 @@ std::vector<std::int32_t> ids_of(std::int64_t n) {
 
 TEST_CASE_TEMPLATE("raw tokens come back to the bit, coded ones within their step or plan", C, ours, paper) {
   const host exec = one_thread();
-  C a(exec, spec_of<C>(model()), shape), b(exec, spec_of<C>(model()), shape);
+  C a(exec, spec_of<C>(model()), coded_shape), b(exec, spec_of<C>(model()), coded_shape);
   const sequence s = a.open(exec);
   feed(a, exec, s, tokens(1, 300));
   memory_store store;
@@ -204,7 +115,7 @@ TEST_CASE_TEMPLATE("raw tokens come back to the bit, coded ones within their ste
   for (const auto& ends : {std::pair<std::int64_t, std::int64_t>(0, 0), {9, 100}, {400, 7}, {4, 400}}) {
     const std::int64_t sinks = ends.first, newest = ends.second;
     CAPTURE(sinks);
-    C c(exec, spec_of<C>(model()), shape);
+    C c(exec, spec_of<C>(model()), coded_shape);
     save_well(a, exec, s, store, {.sinks = sinks, .newest = newest});
     const sequence t = restored_well(c, exec, store);
     if (sinks < 300 && newest < 300) {
@@ -218,7 +129,7 @@ TEST_CASE_TEMPLATE("raw tokens come back to the bit, coded ones within their ste
 TEST_CASE("keys are turned back, and what ids foretell is taken out: rows that follow from the calibration take next to no bytes") {
   const host exec = one_thread();
   const auto m = model(3);
-  ours a(exec, spec_of<ours>(m, 512), shape), b(exec, spec_of<ours>(m, 512), shape);
+  ours a(exec, spec_of<ours>(m, 512), coded_shape), b(exec, spec_of<ours>(m, 512), coded_shape);
   const std::vector<std::int32_t> ids = ids_of(1100);  // more than one look-up of embeddings
   const sequence s = foretold(a, exec, *m, ids);
   memory_store store;
@@ -230,32 +141,38 @@ TEST_CASE("keys are turned back, and what ids foretell is taken out: rows that f
   CHECK(error < 1e-3);  // of the keys of layers 0 and 2: floats turned back and forth
 
   float another = -1;
-  ours c(exec, spec_of<ours>(m, 512), shape);
+  ours c(exec, spec_of<ours>(m, 512), coded_shape);
   auto spec = spec_of<ours>(m, 512);
   spec.codec.embeddings.context = &another;
-  ours d(exec, spec, shape);
+  ours d(exec, spec, coded_shape);
   CHECK(error_of(a, s, d, restored_well(d, exec, store), 0, 1100) > .01);  // the embeddings are asked for
 
   CHECK_THROWS_AS((void)a.save(exec, s, store, digest{}), usage_error);  // no ids
   spec.codec.embeddings.width = 7;
-  ours narrow(exec, spec, shape);
+  ours narrow(exec, spec, coded_shape);
   CHECK_THROWS_AS((void)narrow.restore(exec, store, digest{}), usage_error);
   spec.codec.embeddings.run = nullptr;
-  ours e(exec, spec, shape);
+  ours e(exec, spec, coded_shape);
   CHECK_THROWS_AS((void)e.restore(exec, store, digest{}), usage_error);
 
   // An id that the model does not have is not looked up.
   auto few = spec_of<ours>(m, 512);
   few.codec.embeddings.vocabulary = *std::max_element(ids.begin(), ids.end());
-  ours f(exec, few, shape);
+  ours f(exec, few, coded_shape);
   CHECK(f.restore(exec, store, digest{}).state == status::code::corrupt);
   CHECK(f.stats().sequences == 0);
+  const sequence of_one = f.open(exec);
+  feed(f, exec, of_one, tokens(1, 1));
+  for (const std::int32_t id : {static_cast<std::int32_t>(few.codec.embeddings.vocabulary), -1}) {
+    const std::vector<std::int32_t> unknown{id};
+    CHECK_THROWS_AS((void)f.save(exec, of_one, store, digest{}, {.token_ids = unknown}), usage_error);
+  }
 }
 
 TEST_CASE("a calibration that has a head twice, and another not at all, is refused") {
   const host exec = one_thread();
   ours a(exec, spec_of<ours>(std::make_shared<const calibrated_model>(small_calibration({L, H, D, Dv}, {{{1}, 0, 1}, {{1}, 0, 1}}, 0))),
-         shape);
+         coded_shape);
   memory_store store;
   CHECK_THROWS_AS((void)a.save(exec, a.open(exec), store, digest{}), usage_error);
 }
@@ -263,7 +180,7 @@ TEST_CASE("a calibration that has a head twice, and another not at all, is refus
 TEST_CASE("a prefix is the beginning of the whole; the longest stored one is found by its tokens") {
   const host exec = one_thread();
   const auto m = model(3);
-  geometry dense = shape;
+  geometry dense = coded_shape;
   dense.kinds.assign(L, layer_kind::dense());
   ours a(exec, spec_of<ours>(m), dense), b(exec, spec_of<ours>(m), dense);
   const std::vector<std::int32_t> ids = ids_of(200);
@@ -308,7 +225,7 @@ TEST_CASE("a prefix is the beginning of the whole; the longest stored one is fou
 TEST_CASE("layer by layer gives the same rows; threads change no byte") {
   const host exec = one_thread();
   const host many{.threads = 3, .parallel = std_threads()};
-  ours a(exec, spec_of<ours>(model()), shape), b(exec, spec_of<ours>(model()), shape);
+  ours a(exec, spec_of<ours>(model()), coded_shape), b(exec, spec_of<ours>(model()), coded_shape);
   const sequence s = a.open(exec);
   feed(a, exec, s, tokens(1, 500));
   memory_store store, other;
@@ -328,7 +245,7 @@ TEST_CASE("layer by layer gives the same rows; threads change no byte") {
 
 TEST_CASE("numbers that no transform takes stay as they are; other calibrations and codecs are refused by name") {
   const host exec = one_thread();
-  ours a(exec, spec_of<ours>(model()), shape), b(exec, spec_of<ours>(model()), shape);
+  ours a(exec, spec_of<ours>(model()), coded_shape), b(exec, spec_of<ours>(model()), coded_shape);
   const sequence s = a.open(exec);
   step step = a.begin(exec, {{s, 200}});
   for (int layer = 0; layer < L; ++layer) {
@@ -356,16 +273,16 @@ TEST_CASE("numbers that no transform takes stay as they are; other calibrations 
   };
   calibration changed = model()->of();
   changed.keys[0].mean[0] += 1;
-  refused(ours(exec, spec_of<ours>(std::make_shared<const calibrated_model>(changed)), shape), "calibration");
+  refused(ours(exec, spec_of<ours>(std::make_shared<const calibrated_model>(changed)), coded_shape), "calibration");
   using plain = cache<host, spec<ours::layout>>;
-  refused(plain(exec, {}, shape), "codec");
+  refused(plain(exec, {}, coded_shape), "codec");
 
-  CHECK_THROWS_AS((void)ours(exec, {}, shape).restore(exec, store, digest{}), usage_error);  // no calibration
-  geometry other = shape;
+  CHECK_THROWS_AS((void)ours(exec, {}, coded_shape).restore(exec, store, digest{}), usage_error);  // no calibration
+  geometry other = coded_shape;
   other.layers = 3;
   other.kinds.pop_back();
   CHECK_THROWS_AS((void)ours(exec, spec_of<ours>(model()), other).restore(exec, store, digest{}), usage_error);
-  other = shape;
+  other = coded_shape;
   other.kinds[0] = layer_kind::window(40, 3);
   CHECK_THROWS_AS((void)ours(exec, spec_of<ours>(model()), other).restore(exec, store, digest{}), usage_error);  // a span of two kinds
 }

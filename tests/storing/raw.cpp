@@ -1,13 +1,14 @@
 // Caches that are saved as they are: what is restored cannot be told from what was saved, by rows, columns, attention, and what comes
  // later.
 
+#include "raw_caches.hpp"
 #include "stored.hpp"
 
-#include <support/engine_pages.hpp>
 #include <support/feed.hpp>
 
 #include <kvx/kvx.hpp>
 #include <kvx/store/memory_store.hpp>
+#include <kvx/store/prefix_index.hpp>
 #include <kvx/storing.hpp>
 
 #include <doctest/doctest.h>
@@ -15,6 +16,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -24,50 +27,9 @@ namespace {
 
 using namespace kvx;
 using namespace kvx::test;
-
-constexpr zones cut{.sink = 4, .local = 6};
-template <class Layout>
-using checked = cache<host, spec<Layout, checksum_index>>;
-using pages = checked<paged<bf16, page_shape{.tokens = 16, .key_dim = 7, .value_dim = 4}, cut>>;
-using slabs = checked<contiguous<float, page_shape{.tokens = 4, .key_dim = 5, .value_dim = 6}, cut>>;
-using caches = std::tuple<pages, slabs>;
-using plain = cache<host, spec<pages::layout>>;  // layers of which come one by one
-
-const geometry layers_that_differ{.layers = 4,
-                                  .kv_heads = 2,
-                                  .query_heads = 6,
-                                  .max_tokens = 1800,
-                                  .max_sequences = 6,
-                                  .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::window(9, 2), layer_kind::window(20)},
-                                  .max_step_tokens = 80,
-                                  .rollback = 16};
-
-/// Two tokens more, attended to in every layer, and dropped again.
-template <class Cache>
-std::vector<float> probe(Cache& c, const host& exec, sequence s) {
-  const std::vector<token> ids = tokens(9000, 2);
-  step step = c.begin(exec, {{s, 2}});
-  append_all(c, exec, step, ids);
-  return attend_all(c, exec, step, ids);
-}
-
-template <class Cache>
-struct pair_of {
-  host exec = one_thread();
-  Cache a{exec, {}, layers_that_differ};
-  Cache b{exec, {}, layers_that_differ};
-  memory_store store;
-
-  sequence fed(Cache& c, std::int64_t n) {
-    const sequence s = c.open(exec);
-    for (std::int64_t at = 0; at < n; at += 70) feed(c, exec, s, tokens(static_cast<token>(1 + at), std::min<std::int64_t>(70, n - at)));
-    return s;
-  }
-  void same(sequence s, sequence t) {
-    CHECK(snapshot(a, s) == snapshot(b, t));
-    CHECK(probe(a, exec, s) == probe(b, exec, t));
-  }
-};
+using namespace kvx::test::raw_caches;
+using pages = raw_pages;
+using slabs = raw_slabs;
 
 }  // namespace
 
@@ -195,6 +157,99 @@ TEST_CASE("a sequence is restored whose tokens all at once would not fit the poo
   CHECK(counts(x.a.stats()) == counts(x.b.stats()));
 }
 
+TEST_CASE("a turn is restored whose tokens all at once would not fit the pools of windows") {
+  for (const std::int64_t first : {3, 70, 401}) {
+    for (const bool swift : {false, true}) {  // in the pools of steps of 80 tokens, and full to the last page but for what the turn needs
+      CAPTURE(first);
+      CAPTURE(swift);
+      pair_of<pages> x;
+      const sequence s = x.a.open(x.exec);
+      const auto grow = [&](pages& c, sequence of, std::int64_t from, std::int64_t to) {
+        for (std::int64_t at = from; at < to; at += 70)
+          feed(c, x.exec, of, tokens(static_cast<token>(1 + at), std::min<std::int64_t>(70, to - at)));
+      };
+      geometry roomy = layers_that_differ;
+      roomy.rollback = 900;  // keeps what a turn of any length needs
+      pages keeper(x.exec, {}, roomy);
+      const sequence kept = keeper.open(x.exec);
+      grow(keeper, kept, 0, 900);
+      save_well(keeper, x.exec, kept, x.store, {.first = first, .chunk = 60});
+      grow(x.a, s, 0, 900);
+      const sequence base = x.b.open(x.exec);
+      grow(x.b, base, 0, first);
+      if (swift) {
+        for (int i = 0; i < 3; ++i) (void)x.fed(x.b, 180);
+      }
+      const auto before = snapshot(x.b, base);
+      const auto counted = counts(x.b.stats());
+      const restored r = x.b.restore(x.exec, x.store, digest{}, {.after = base});
+      REQUIRE_MESSAGE(r.ok(), message(r.state));
+      x.same(s, r.of);
+      CHECK(snapshot(x.b, base) == before);
+      x.b.close(x.exec, r.of);
+      CHECK(counts(x.b.stats()) == counted);
+    }
+  }
+}
+
+TEST_CASE("a prefix that windows cannot be cut at is found shorter") {
+  pair_of<pages> x;
+  prefix_index prefixes;
+  const digest family = x.a.family();
+  const auto ids_of = [](std::int64_t n) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(n));
+    std::iota(ids.begin(), ids.end(), 1);
+    return ids;
+  };
+  const auto keep = [&](std::int64_t n) {
+    const std::vector<std::int32_t> ids = ids_of(n);
+    REQUIRE(x.a.save(x.exec, x.fed(x.a, n), x.store, key_of(family, ids), {.token_ids = ids}).ok());
+    prefixes.insert(family, ids, key_of(family, ids));
+  };
+  const auto found = [&](std::int64_t common) {
+    std::vector<std::int32_t> asked = ids_of(common);
+    asked.push_back(-1);
+    const restored r = x.b.restore_prefix(x.exec, x.store, prefixes, asked);
+    if (!r.ok()) return message(r.state);
+    const sequence straight = x.fed(x.b, r.tokens);
+    CHECK(snapshot(x.b, r.of) == snapshot(x.b, straight));
+    x.b.close(x.exec, r.of);
+    x.b.close(x.exec, straight);
+    return std::to_string(r.tokens);
+  };
+  keep(300);
+  CHECK(found(290) == "290");  // a cut that rollback allows
+  CHECK(found(200) == "mismatch: frame: rows of a layer are missing");  // a window without sinks
+  keep(120);
+  CHECK(found(200) == "120");
+  CHECK(found(110) == "110");
+  CHECK(found(100) == "mismatch: frame: rows of a layer are missing");
+  keep(40);
+  keep(60);
+  CHECK(found(100) == "60");
+  REQUIRE(x.store.erase(key_of(family, ids_of(60))).ok());
+  CHECK(found(100) == "40");  // what the index promised is gone
+  CHECK(x.b.stats().sequences == 0);
+
+  // Where windows see the first tokens, these can always be had.
+  geometry sinks = layers_that_differ;
+  sinks.kinds[3] = layer_kind::window(20, 3);
+  pages c(x.exec, {}, sinks), d(x.exec, {}, sinks);
+  const std::vector<std::int32_t> ids = ids_of(300);
+  const sequence s = c.open(x.exec);
+  for (token at = 1; at < 300; at += 75) feed(c, x.exec, s, tokens(at, 75));
+  memory_store other;
+  prefix_index one;
+  REQUIRE(c.save(x.exec, s, other, key_of(family, ids), {.token_ids = ids}).ok());
+  one.insert(family, ids, key_of(family, ids));
+  const restored r = d.restore_prefix(x.exec, other, one, std::span(ids).first(150));
+  REQUIRE_MESSAGE(r.ok(), message(r.state));
+  CHECK(r.tokens == 2);
+  const sequence straight = d.open(x.exec);
+  feed(d, x.exec, straight, tokens(1, 2));
+  CHECK(snapshot(d, r.of) == snapshot(d, straight));
+}
+
 TEST_CASE("every byte is checked before the first layer, or with its layer where asked for") {
   pair_of<plain> x;
   const sequence s = x.fed(x.a, 77);
@@ -212,29 +267,6 @@ TEST_CASE("every byte is checked before the first layer, or with its layer where
   CHECK(r.ready() == 3);
   x.b.close(x.exec, r.of());
   CHECK(counts(x.b.stats()) == counted);
-}
-
-TEST_CASE("rows in an engine's pages are saved, and restored into pages of a cache") {
-  using outside = cache<host, spec<external<bf16, pages::layout::shape, cut>, checksum_index>>;
-  pair_of<pages> x;
-  engine_pages<bf16> engine(layers_that_differ, pages::layout::shape, arrangements[1], 20, 1);
-  outside c(x.exec, {}, layers_that_differ);
-  for (int layer = 0; layer < 4; ++layer) c.bind(layer, engine.rows(layer));
-  const sequence s = c.open(x.exec);
-  engine_pages<bf16>::table table;
-  const std::vector<token> ids = tokens(1, 77);
-  engine.grow(table, 0, 77);
-  {
-    step step = c.begin(x.exec, {{s, 77, table}});
-    for (int layer = 0; layer < 4; ++layer) {
-      engine.write(table, 0, ids, layer);
-      c.append(x.exec, step, layer);
-    }
-    c.commit(x.exec, step);
-  }
-  CHECK_THROWS_AS((void)c.save(x.exec, s, x.store, digest{}), usage_error);  // whose pages?
-  save_well(c, x.exec, s, x.store, {.pages = table});
-  x.same(x.fed(x.a, 77), restored_well(x.b, x.exec, x.store));
 }
 
 TEST_CASE("what does not fit is refused before anything changes") {

@@ -46,6 +46,22 @@ class engine_pages {
 
   row_view<const E> rows(int layer) const { return const_cast<engine_pages*>(this)->writable(layer); }
 
+  row_view<E> writable(int layer) {
+    const std::int64_t H = geometry_.kv_heads, P = shape_.tokens;
+    const auto rows = [&](E* first, std::int64_t page, std::int64_t dim) {
+      return arrangement_.heads_first ? row_array<E>{first, page, P * dim, dim} : row_array<E>{first, page, dim, H * dim};
+    };
+    block& k = arrays_.front();
+    block& v = arrays_.back();
+    E* const value = v.page(*this, layer, 0) + (arrangement_.apart ? 0 : H * P * shape_.key_dim);
+    return {rows(k.page(*this, layer, 0), k.elements, shape_.key_dim),
+            rows(value, v.elements, shape_.value_dim),
+            geometry_.kv_heads,
+            shape_.tokens,
+            shape_.key_dim,
+            shape_.value_dim};
+  }
+
   /// Makes room for tokens [n, n + more); a shared page is copied before it is written to.
   void grow(table& pages, std::int64_t n, std::int64_t more) {
     if (more > 0 && n % shape_.tokens != 0 && users_[at(pages.back())] > 1) {
@@ -125,22 +141,6 @@ class engine_pages {
 
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
   std::int32_t size() const { return static_cast<std::int32_t>(users_.size()); }
-
-  row_view<E> writable(int layer) {
-    const std::int64_t H = geometry_.kv_heads, P = shape_.tokens;
-    const auto rows = [&](E* first, std::int64_t page, std::int64_t dim) {
-      return arrangement_.heads_first ? row_array<E>{first, page, P * dim, dim} : row_array<E>{first, page, dim, H * dim};
-    };
-    block& k = arrays_.front();
-    block& v = arrays_.back();
-    E* const value = v.page(*this, layer, 0) + (arrangement_.apart ? 0 : H * P * shape_.key_dim);
-    return {rows(k.page(*this, layer, 0), k.elements, shape_.key_dim),
-            rows(value, v.elements, shape_.value_dim),
-            geometry_.kv_heads,
-            shape_.tokens,
-            shape_.key_dim,
-            shape_.value_dim};
-  }
 
   /// Any free page: a freed one as likely as one never used.
   std::int32_t acquire() {

@@ -33,6 +33,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -135,6 +136,11 @@ class device_runner {
   }
 
   void encode(const device& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted) {
+    encode(exec, of, step, accepted, 0, of.geometry.layers);
+  }
+
+  /// The same for some of the layers.
+  void encode(const device& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted, int first_layer, int layers) {
     require_uncaptured(exec);
     if constexpr (device_packs<Spec>) {
       encoder_.template encode_blocks<Spec>(exec, of, step, accepted);
@@ -146,9 +152,32 @@ class device_runner {
           return page;
         }
       };
-      encoder_.template encode<Spec>(exec, of, step, accepted, frame_of);
+      encoder_.template encode<Spec>(exec, of, step, accepted, frame_of, first_layer, layers);
     }
   }
+
+  /// Rows of a step that are written without begin, by what is restored: all must be near.
+  ///
+  /// errors      capacity_error: more pages than near memory has room for
+  void place([[maybe_unused]] const device& exec, [[maybe_unused]] const parts& of, [[maybe_unused]] const step_plan& step,
+             [[maybe_unused]] call_site where) {
+    if constexpr (device_learns<Spec>) forget_queries(exec, of, step);
+    if constexpr (spills) {
+      std::vector<upload_piece> pieces;
+      try {
+        if (const upload_piece list = offload_.plan(exec, of, step, where); list.bytes > 0) pieces.push_back(list);
+        add_moved_tables(exec, of, step, pieces);
+        uploads_.enqueue(exec, pieces);
+      } catch (...) {
+        tables_.forget();
+        throw;
+      }
+      tables_.accept();
+      offload_.accept(exec, of, encoder_);
+    }
+  }
+
+  void forget_queries(const parts&, const step_plan&) const {}
 
   void copy(const device& exec, const parts& of, std::span<const page_copy> copies) {
     if (copies.empty()) return;
@@ -158,10 +187,25 @@ class device_runner {
   }
 
   void release(const device& exec) { encoder_.finish(exec); }
+
+  /// Later work of the stream sees all that was encoded.
+  void hold_encoded(const device& exec) const { encoder_.hold_all(exec); }
+
+  /// Rows stay where they are between calls.
+  struct nothing_held {};
+  nothing_held hold(const parts&, std::uint32_t, call_site) const { return {}; }
   void cut(const device& exec, std::uint32_t, std::int64_t) { release(exec); }
 
   void count(const parts& of, cache_stats& to) const {
     if constexpr (spills) offload_.count(of, to);
+  }
+
+  /// What storing keeps in device memory, such as the models of a codec: made when it is first asked for, of one type a cache.
+  template <class Make>
+  const auto& kept_for_storing(const Make& make) const {
+    using T = decltype(make());
+    if (!stored_) stored_ = std::make_shared<T>(make());
+    return *static_cast<const T*>(stored_.get());
   }
 
   auto placed(const memory& layer) const {
@@ -176,6 +220,31 @@ class device_runner {
     if (!now.learns) return;
     for (const memory& place : of.layers) {
       if (place.retrieves) forget_energies(exec, energies_of(place.side, layout::shape), now.batch(place.group, false));
+    }
+  }
+
+  /// The same for a step of one entry that no descriptor tells of.
+  void forget_queries(const device& exec, const parts& of, const step_plan& step) {
+    const reservation::part& p = step.reserved.parts[0];
+    if (learned_positions(p.length) == learned_positions(p.length + p.tokens)) return;
+    const auto group = static_cast<std::size_t>(of.retrieving_group());
+    const std::vector<std::int32_t>& pages = of.book->slots()[p.slot].tables[group].pages;
+    const std::vector<std::int32_t> entry_of(static_cast<std::size_t>(p.tokens));
+    batch_item item = step.items[group][0];
+    const auto parts_of = [&](scratch_parts memory) {
+      auto* const items = memory.take<batch_item>(1);
+      auto* const table = memory.take<std::int32_t>(std::ssize(pages));
+      return std::tuple(items, table, memory.take<std::int32_t>(p.tokens), memory.used);
+    };
+    lists_.reserve(exec, std::get<3>(parts_of({})), false);
+    const auto [items, table, entries, used] = parts_of({lists_.data()});
+    item.pages = table;
+    const upload_piece pieces[] = {
+        {items, &item, sizeof item}, {table, pages.data(), std::ssize(pages) * 4}, {entries, entry_of.data(), p.tokens * 4}};
+    uploads_.enqueue(exec, pieces);
+    for (const memory& place : of.layers) {
+      if (place.retrieves)
+        forget_energies(exec, energies_of(place.side, layout::shape), {items, entries, p.tokens, 1, p.tokens, item.length});
     }
   }
 
@@ -200,6 +269,14 @@ class device_runner {
     d->at = step_addresses(memory, groups, d->entries, of.geometry.step_tokens());
     descriptors_.push_back(d);
     return d;
+  }
+
+  /// Tables of rows of the steps that are open beside this one, where its plan moves pages.
+  void add_moved_tables(const device& exec, const parts& of, const step_plan& step, std::vector<upload_piece>& pieces) {
+    for (std::size_t slot = 0; slot < of.book->slots().size() && offload_.moves(); ++slot) {
+      const bool mine = std::any_of(step.reserved.parts.begin(), step.reserved.parts.end(), [&](const auto& p) { return p.slot == slot; });
+      if (of.book->slots()[slot].in_step && !mine) tables_.plan(exec, of.plan.groups.size(), slot, offload_.table(of, slot), pieces);
+    }
   }
 
   void upload(const device& exec, const parts& of, const step_plan& step, const device_step& now, call_site where) {
@@ -228,11 +305,7 @@ class device_runner {
           item.pages = tables_.plan(exec, groups, slot, offload_.table(of, slot), pieces);
           image.items.push_back(item);
         }
-        for (std::size_t slot = 0; slot < of.book->slots().size() && offload_.moves(); ++slot) {
-          const bool mine =
-              std::any_of(step.reserved.parts.begin(), step.reserved.parts.end(), [&](const auto& p) { return p.slot == slot; });
-          if (of.book->slots()[slot].in_step && !mine) tables_.plan(exec, groups, slot, offload_.table(of, slot), pieces);
-        }
+        add_moved_tables(exec, of, step, pieces);
       }
       image.fill(step, now.runs, columns, spills ? groups : columns);
       for (std::size_t g = 0; g < groups + (spills ? 1 : 0); ++g)
@@ -265,6 +338,7 @@ class device_runner {
   std::conditional_t<spills, row_offload<Spec>, rows_stay> offload_;
   step_encoder encoder_;
   bool captured_ = false;  // graphs may name the scratch
+  mutable std::shared_ptr<void> stored_;
 };
 
 template <class Spec>

@@ -84,9 +84,10 @@ class step_encoder {
   /// Fixes balances and encodes pages. Nothing of it can be seen before the sequences grow: it may throw.
   ///
   /// frame_of    number under which the rows of a page lie
+  /// first_layer, layers   of which: all of them where a balance is completed
   template <class Spec, class FrameOf>
   void encode(const device& exec, const cache_parts<Spec>& of, const step_plan& step, std::span<const std::int64_t> accepted,
-              const FrameOf& frame_of) {
+              const FrameOf& frame_of, int first_layer, int layers) {
     using layout = typename Spec::layout_type;
     const auto group = static_cast<std::size_t>(of.retrieving_group());
     const std::vector<entering_page> pages = entering_pages<layout>(step.reserved, Spec::zones, accepted, step.items[group]);
@@ -105,7 +106,8 @@ class step_encoder {
     for (const completed_balance& c : completed)
       std::transform(step.items[group][c.entry].pages, step.items[group][c.entry].pages + learned_pages, std::back_inserter(key_pages),
                      frame_of);
-    for (const auto& layer : of.layers) {
+    const auto some = std::span(of.layers).subspan(static_cast<std::size_t>(first_layer), static_cast<std::size_t>(layers));
+    for (const auto& layer : some) {
       if (!layer.retrieves) continue;
       for (const entering_page& p : pages) {
         const float* const learned = diagonals[p.entry];
@@ -130,16 +132,18 @@ class step_encoder {
     const upload_piece pieces[] = {piece(at.pages, list), piece(at.energies, energies), piece(at.key_pages, key_pages),
                                    piece(at.to_fix, to_fix)};
     uploads_.enqueue(side, pieces);
-    for (const auto& layer : of.layers) {
+    std::int64_t listed = 0;  // layers before this one
+    for (const auto& layer : some) {
       if (!layer.retrieves) continue;
       const row_view<const typename layout::element_type> rows(layer.rows);
-      fix_balances(side, rows, at.to_fix + layer.ordinal * std::ssize(completed), std::ssize(completed), rules.sink, rules.tokens,
-                   rules.pairs, layer.ordinal);
-      encode_pages<Spec::sketch.bits>(side, Spec::sketch, rows, key_columns_of(layer.side), at.pages + layer.ordinal * std::ssize(pages),
+      fix_balances(side, rows, at.to_fix + listed * std::ssize(completed), std::ssize(completed), rules.sink, rules.tokens, rules.pairs,
+                   layer.ordinal);
+      encode_pages<Spec::sketch.bits>(side, Spec::sketch, rows, key_columns_of(layer.side), at.pages + listed * std::ssize(pages),
                                       std::ssize(pages));
       if constexpr (any(Spec::others))
         encode_values<Spec::others.value_bits>(side, Spec::sketch, rows, key_columns_of(layer.side), value_columns_of(layer.side),
-                                               at.pages + layer.ordinal * std::ssize(pages), std::ssize(pages));
+                                               at.pages + listed * std::ssize(pages), std::ssize(pages));
+      ++listed;
       mark_encoded(side, layer.ordinal);
     }
     for (const completed_balance& c : completed) c.mark_seen(rules, *step.learning[c.entry].balance);
@@ -200,6 +204,13 @@ class step_encoder {
     if (!replays && !last.pending) return;
     last.done.hold(exec);
     last.pending = last.pending && replays;
+  }
+
+  /// Later work of the caller's stream waits for all that was encoded, and so does what comes later still.
+  void hold_all(const device& exec) const {
+    for (const encoded& last : layers_) {
+      if (last.pending) last.done.hold(exec);
+    }
   }
 
   /// The same for all layers, once: not for a graph, which would wait again whenever it is launched, and the stream behind it never.

@@ -35,6 +35,9 @@ struct page_rules {
 
   /// First token that a query sees after so many tokens were cut off a sequence of n as can always be, the sink aside.
   std::int64_t first_needed(std::int64_t n) const { return first_seen(n > rollback ? n - rollback : 0); }
+
+  /// First token of the pages that a commit of n tokens leaves a sequence that grows, the sink aside.
+  std::int64_t first_left(std::int64_t n) const { return window > 0 && grows ? round_down(first_needed(n), page_tokens) : 0; }
 };
 
 /// Pages of one sequence.
@@ -53,11 +56,11 @@ inline bool must_copy(const page_pool& pool, const page_rules& rules, const page
   return n % rules.unit_tokens() != 0 && pool.is_shared(table.units.back());
 }
 
-/// Makes room for tokens [.., n). Requires that the vectors have capacity and the pool free units. Pages that lie wholly before
-/// `first_kept`, which counts tokens, and behind the sink are left empty.
+/// Makes room for tokens [.., n). Requires that the vectors have capacity and the pool free units. New pages that lie wholly before
+/// `first_kept`, which counts tokens, and behind the sink are left empty; those that a table has, leave_window frees.
 inline void grow(page_pool& pool, const page_rules& rules, page_table& table, std::int64_t n, std::int64_t first_kept = 0) noexcept {
   const std::int64_t sink = rules.pages(rules.sink);
-  if (first_kept > table.first_kept) table.first_kept = first_kept;
+  if (table.units.empty()) table.first_kept = std::max(table.first_kept, first_kept);
   while (std::ssize(table.units) < rules.units(n)) {
     const bool left = rules.grows && std::ssize(table.units) >= sink && (std::ssize(table.units) + 1) * rules.unit_tokens() <= first_kept;
     table.units.push_back(left ? page_id{} : pool.acquire());
@@ -69,10 +72,11 @@ inline void grow(page_pool& pool, const page_rules& rules, page_table& table, st
   }
 }
 
-/// Pages that `grow` leaves empty in a table that has none yet.
-inline std::int64_t left_empty(const page_rules& rules, std::int64_t n, std::int64_t first_kept) {
+/// Pages that `grow` leaves empty.
+inline std::int64_t left_empty(const page_rules& rules, const page_table& table, std::int64_t n, std::int64_t first_kept) {
   if (!rules.grows) return 0;
-  return std::max<std::int64_t>(std::min(first_kept / rules.page_tokens, rules.pages(n)) - rules.pages(rules.sink), 0);
+  const std::int64_t first = std::max(rules.pages(rules.sink), static_cast<std::int64_t>(std::ssize(table.units)));
+  return std::max<std::int64_t>(std::min(first_kept / rules.page_tokens, rules.pages(n)) - first, 0);
 }
 
 /// Puts another unit in the place of one.

@@ -29,9 +29,8 @@ struct sequence {
 /// One entry of a ragged batch: `tokens` new tokens of a sequence; 0 is allowed.
 ///
 /// pages       external layouts only: the caller's page table of the sequence, the pages of the new tokens included
-/// first_kept  (groups of layers): rows before these tokens, multiples of a page, are not there and never asked for, the sink aside. Only
-/// of
-///             a sequence without tokens, whose rows come from a store. Empty: all are there
+/// first_kept  (groups of layers): new rows before these tokens, multiples of a page, are not there and never asked for, the sink aside:
+///             rows come from a store. Empty: all are there. Of a sequence with tokens, no more than its windows leave behind
 struct advance {
   sequence of;
   std::int64_t tokens = 0;
@@ -265,8 +264,11 @@ inline reservation sequence_book::begin(std::span<const advance> batch, int own_
     const slot& s = slots_[closable(a.of, where)];
     require_range("tokens of a batch entry", a.tokens, 0, std::int64_t{1} << 40, where);
     require(!named[a.of.slot], "batch: names a sequence twice", where);
-    require(a.first_kept.empty() || (s.length == 0 && a.first_kept.size() == groups_.size()),
-            "batch: first_kept names each group of layers of an empty sequence", where);
+    require(a.first_kept.empty() || a.first_kept.size() == groups_.size(), "batch: first_kept names each group of layers", where);
+    for (std::size_t g = 0; g < a.first_kept.size(); ++g) {
+      require(s.length == 0 || a.first_kept[g] <= groups_[g].rules.first_left(s.length + a.tokens),
+              "batch: first_kept is beyond what windows leave behind", where);
+    }
     named[a.of.slot] = true;
     step.parts.push_back({a.of.slot, s.length, a.tokens, step.tokens});
     step.tokens += a.tokens;
@@ -298,7 +300,7 @@ inline reservation sequence_book::begin(std::span<const advance> batch, int own_
       const std::int64_t left = rules.unit_tokens() - p.length;
       if (!rules.grows && p.tokens > left) throw capacity_error("tokens of a slab", p.tokens, left, where);
       needed += rules.units(p.length + p.tokens) - static_cast<std::int64_t>(table.units.size());
-      needed -= left_empty(rules, p.length + p.tokens, first_kept(i, g));
+      needed -= left_empty(rules, table, p.length + p.tokens, first_kept(i, g));
       needed += must_copy(pool, rules, table, p.length) ? 1 : 0;
     }
     if (needed > pool.free()) throw capacity_error(rules.grows ? "pages" : "slabs", needed, pool.free(), where);

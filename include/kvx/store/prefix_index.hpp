@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -45,7 +46,7 @@ class prefix_index {
   }
 
   /// The stored sequence with the longest common prefix, of these one that ends soonest among the neighbours; none where no first token
-/// agrees.
+  /// agrees.
   std::optional<prefix_match> longest(const digest& family, std::span<const std::int32_t> tokens) const {
     const auto found = families_.find(family);
     if (found == families_.end()) return {};
@@ -65,6 +66,26 @@ class prefix_index {
     const auto whole = sequences.find(std::vector<std::int32_t>(tokens.begin(), tokens.begin() + best->common));
     if (whole != sequences.end()) best = {whole->second, best->common, best->common};
     return best;
+  }
+
+  /// For each length of a common prefix the stored sequence that ends soonest: the longest prefix first.
+  ///
+  /// cost        of all sequences whose first token agrees
+  std::vector<prefix_match> all(const digest& family, std::span<const std::int32_t> tokens) const {
+    std::map<std::int64_t, prefix_match, std::greater<>> by_length;
+    const auto found = families_.find(family);
+    if (found == families_.end() || tokens.empty()) return {};
+    const auto& sequences = found->second;
+    for (auto at = sequences.lower_bound({tokens.front()}); at != sequences.end() && at->first.front() == tokens.front(); ++at) {
+      const std::vector<std::int32_t>& stored = at->first;
+      const auto common = std::mismatch(stored.begin(), stored.end(), tokens.begin(), tokens.end()).first - stored.begin();
+      const prefix_match match{at->second, static_cast<std::int64_t>(common), std::ssize(stored)};
+      const auto [best, first] = by_length.emplace(match.common, match);
+      if (!first && match.stored < best->second.stored) best->second = match;
+    }
+    std::vector<prefix_match> result;
+    for (const auto& [length, match] : by_length) result.push_back(match);
+    return result;
   }
 
  private:

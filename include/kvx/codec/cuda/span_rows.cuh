@@ -18,6 +18,7 @@ namespace kvx {
 /// first_head, heads, dim   which heads of each layer, and the width of their rows: feature f is layer f / (heads dim), and so on
 /// pages       physical page of every page of the sequence; null: page p is page p
 /// first       position of token 0; all positions are below 2^31
+/// far         the same layers of rows that lie far, where pages from near_pages on are theirs; null: none
 template <class E>
 struct span_rows {
   const row_array<E>* layers = nullptr;
@@ -27,12 +28,16 @@ struct span_rows {
   const std::int32_t* pages = nullptr;
   std::int32_t page_tokens = 1;
   std::int64_t first = 0;
+  const row_array<E>* far = nullptr;
+  std::int64_t near_pages = 0;
 
   /// The row of a head of the span, heads of all layers counted through.
   KVX_HD constexpr E* row(std::int64_t t, std::int32_t head) const {
     const auto position = static_cast<std::uint32_t>(first + t), tokens = static_cast<std::uint32_t>(page_tokens);  // cheap divisions
     const std::uint32_t page = position / tokens;
-    return layers[head / heads].at(pages != nullptr ? pages[page] : page, first_head + head % heads, position % tokens);
+    const std::int64_t at = pages != nullptr ? pages[page] : std::int64_t{page};
+    if (far != nullptr && at >= near_pages) return far[head / heads].at(at - near_pages, first_head + head % heads, position % tokens);
+    return layers[head / heads].at(at, first_head + head % heads, position % tokens);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <kvx/backend/host.hpp>
 #include <kvx/codec/calibrated.hpp>
 #include <kvx/codec/host/chain.hpp>
+#include <kvx/codec/host/page.hpp>
 #include <kvx/codec/host/prediction.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/tensor_view.hpp>
@@ -110,6 +111,20 @@ status encode_span(const host& exec, const calibrated<Chain>& codec, const span_
   const status s = encode_chunk(exec, codec.product, codec.chain, model_of(*codec.model, chunk), rows, turns.view(), log2_step, out, bytes);
   out.resize(static_cast<std::size_t>(bytes));
   return s;
+}
+
+/// Codecs whose chunks fit any size, by their step.
+template <class Codec>
+inline constexpr bool has_step = false;
+template <class T, class E>
+inline constexpr bool has_step<calibrated<chain<T, dead_zone, E>>> = true;
+
+/// Rows (count, features of the span) to a page of page.size() bytes; see encode_page.
+template <class Chain, element E>
+status encode_span_page(const host& exec, const calibrated<Chain>& codec, const span_chunk& chunk, const tensor_view<const E, 2>& rows,
+                        int log2_step, std::span<std::byte> page) {
+  const turns_of_span turns = turns_of(*codec.model, chunk);
+  return encode_page(exec, codec.product, codec.chain, model_of(*codec.model, chunk), rows, turns.view(), log2_step, page);
 }
 
 /// A chunk of a span whose entropy coding is undone, to be restored layer by layer.
