@@ -38,7 +38,7 @@ TEST_CASE("tiers without exact rows: nothing that lies far is looked at") {
   const test::test_stream stream;
   const device exec{.stream = stream.get()};
   test::cache_on_host<far_tiers> c(
-      exec, {}, {.layers = 2, .kv_heads = 2, .query_heads = 2, .max_tokens = 400, .max_sequences = 1, .near_tokens = 120, .hot_rows = 8});
+      exec, {}, {.layers = 3, .kv_heads = 2, .query_heads = 2, .max_tokens = 400, .max_sequences = 1, .near_tokens = 120, .hot_rows = 8});
   const sequence s = c.open(exec);
   for (test::token t = 1; t < 300; t += 20) test::feed(c, exec, s, test::tokens(t, 20));
   for (const std::int64_t keep : {0, 6}) {
@@ -50,6 +50,13 @@ TEST_CASE("tiers without exact rows: nothing that lies far is looked at") {
     CHECK(stats.far_bytes > 0);
     CHECK((stats.selected_near + stats.selected_hot + stats.selected_far > 0) == (keep > 0));
   }
+}
+TEST_CASE("a cache whose layers are all dense has nothing far, and is built") {
+  const test::test_stream stream;
+  const device exec{.stream = stream.get()};
+  const cache<device, paris<float, 16, placement::offload_uva>> c(
+      exec, {}, {.layers = 2, .kv_heads = 2, .query_heads = 2, .max_tokens = 400, .max_sequences = 1, .near_tokens = 120, .hot_rows = 8});
+  CHECK(c.stats().far_bytes == 0);
 }
 TEST_CASE("tiers: rows that are far, codes and means that are near") {
   decode_far<paris<float, 16, placement::resident, in_tiers>, paris<float, 16, placement::offload_uva, in_tiers>>(

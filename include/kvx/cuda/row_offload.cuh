@@ -73,7 +73,7 @@ class row_offload {
     for (int l = 0; l < group->retrieving; ++l) place_hot_rows<E>(size, H, slots, far_rows_each, pitch);
     slots_ = allocate(exec, size.used);
     shown_ = pinned_block(exec.ordinal, std::int64_t{group->retrieving} * H * 24);
-    std::memset(shown_.data(), 0, static_cast<std::size_t>(shown_.size()));
+    if (shown_.size() > 0) std::memset(shown_.data(), 0, static_cast<std::size_t>(shown_.size()));  // none where no layer retrieves
     scratch_parts memory{slots_.data()};
     for (int l = 0; l < group->retrieving; ++l) {
       const row_view<E> far = layout::rows(reinterpret_cast<E*>(far_.data() + l * bytes), group->far_pages, H);
