@@ -65,9 +65,9 @@ mkdir -p build/results
       break
     fi
   done
-  if wanted bulk_load_vs_memcpy; then
+  if wanted bulk_load_vs_memcpy || wanted bulk_load_calls_vs_memcpy; then
     build_bench bench_bulk_load
-    "$bench_folder/layout/bench_bulk_load"
+    "$bench_folder/layout/bench_bulk_load" "$filter"
   fi
   if wanted far_step_vs_resident || wanted far_step_hits || wanted far_step_memory; then
     build_bench bench_far_step

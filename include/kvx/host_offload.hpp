@@ -61,7 +61,7 @@ class host_offload {
             where);
     frames_ = page_frames(group.pages(), near, group.pages());
     const std::int64_t image = g.kv_heads * layout::shape.tokens * pitch_of<E>(layout::shape).row * static_cast<std::int64_t>(sizeof(E));
-    images_ = std::make_unique<far_images<E>>(g.far, image, group.retrieving, packs, where);
+    images_ = std::make_unique<far_images<E>>(g.far, group.pages(), image, group.retrieving, packs, where);
     const std::int64_t unit = packs ? layout::shape.tokens : 1;
     const auto slots = static_cast<std::int32_t>(std::max<std::int64_t>(g.hot_rows / unit, fewest_hot_pages));
     const std::int64_t slot_elements = slots * unit * pitch_of<E>(layout::shape).row;

@@ -75,7 +75,12 @@ struct twins {
   attention_audit of_a, of_b;
   bool audited = false;
 
-  explicit twins(host by, std::int64_t near = 304) : exec(by), b(exec, {}, small(near)) {}
+  twins(host by, bool mapped) : exec(by), b(exec, {}, far(mapped)) {}
+  static geometry far(bool mapped) {
+    geometry g = small(304);
+    g.far.mapped = mapped;
+    return g;
+  }
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); }
 
   void feed(const std::vector<std::size_t>& who, std::int64_t n, bool prompt, const attend_options& how) {
@@ -130,8 +135,8 @@ struct twins {
 };
 
 template <template <placement> class Spec>
-void play(host exec) {
-  twins<Spec<placement::resident>, Spec<placement::offload_bulk>> t(exec);
+void play(host exec, bool mapped = false) {
+  twins<Spec<placement::resident>, Spec<placement::offload_bulk>> t(exec, mapped);
   const attend_options few{.keep = 32, .path = route::retrieve}, all{.keep = 32, .path = route::dense};
   t.grow(390, few);
   t.decode(6, few);
@@ -174,6 +179,7 @@ void play(host exec) {
 
 TEST_CASE("rows in a file: outputs are those of a resident cache") {
   play<ice>(test::one_thread());
+  play<ice>(test::one_thread(), true);
   play<paris>(host{.threads = 3, .parallel = test::std_threads()});
 }
 

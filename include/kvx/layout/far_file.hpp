@@ -9,18 +9,27 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <string>
 #include <system_error>
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 namespace kvx {
 
-/// The file. Rows are read and written by calls, never mapped: where the file has become shorter, or its disk fails, a mapping would end
-/// the process, and a call says so.
+/// Ends a mapping of so many bytes.
+struct unmapping {
+  std::size_t bytes = 0;
+  void operator()(std::byte* start) const { ::munmap(start, bytes); }
+};
+
+/// The file. Rows are read and written by calls unless a mapping is asked for: where the file has become shorter, or its disk fails, a
+/// mapping ends the process, and a call says so.
 ///
 /// threads     read, read_now and expect by any number at once
 /// returns     0, or what errno says; ENODATA where the file ends before the bytes do
@@ -28,14 +37,21 @@ class far_file {
  public:
   far_file() = default;
 
-  /// errors      usage_error where the folder takes no file
-  far_file(const far_place& place, call_site where) : calls_(place.calls) {
+  /// bytes       most that it will hold; disk is taken as they are written
+  /// errors      usage_error where the folder takes no file of so many bytes
+  far_file(const far_place& place, std::int64_t bytes, call_site where) : calls_(place.calls) {
     const char* const usual = std::getenv("TMPDIR");
     const std::string folder = !place.folder.empty() ? place.folder : usual != nullptr ? usual : "/tmp";
     std::string name = folder + "/kvx-far-XXXXXX";
     file_ = file_handle(::mkostemp(name.data(), O_CLOEXEC));
     if (!file_.ok()) throw usage_error(joined({"geometry.far.folder: no file can be made in ", folder}), where);
     ::unlink(name.c_str());
+    if (!place.mapped) return;
+    void* const start = ::ftruncate(file_.get(), static_cast<off_t>(bytes)) == 0
+                            ? ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ, MAP_SHARED, file_.get(), 0)
+                            : MAP_FAILED;
+    if (start == MAP_FAILED) throw usage_error(joined({"geometry.far.mapped: no file can be mapped in ", folder}), where);
+    map_ = {static_cast<std::byte*>(start), unmapping{static_cast<std::size_t>(bytes)}};
   }
 
   int write(std::int64_t at, const void* bytes, std::int64_t count) const {
@@ -60,8 +76,12 @@ class far_file {
     return 0;
   }
 
-  /// True if all of the bytes were in the system's memory and are now here; false: nothing is known of what is here.
+  /// True if all of the bytes were mapped or in the system's memory, and are now here; false: nothing is known of what is here.
   bool read_now([[maybe_unused]] std::int64_t at, [[maybe_unused]] void* bytes, [[maybe_unused]] std::int64_t count) const {
+    if (map_ != nullptr) {
+      std::memcpy(bytes, map_.get() + at, static_cast<std::size_t>(count));
+      return true;
+    }
 #if defined(RWF_NOWAIT)
     const iovec to{bytes, static_cast<std::size_t>(count)};
     return calls_.read == ::pread && ::preadv2(file_.get(), &to, 1, static_cast<off_t>(at), RWF_NOWAIT) == count;
@@ -79,6 +99,7 @@ class far_file {
 
  private:
   file_handle file_;
+  std::unique_ptr<std::byte, unmapping> map_;
   far_calls calls_;
 };
 

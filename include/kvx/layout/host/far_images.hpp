@@ -25,8 +25,8 @@ template <class E>
 class far_images {
  public:
   far_images() = default;
-  far_images(const far_place& place, std::int64_t bytes, std::int64_t layers, bool by_pages, call_site where)
-      : file_(place, where), bytes_(bytes), layers_(layers), kinds_(by_pages ? 2 : 1) {}
+  far_images(const far_place& place, std::int64_t pages, std::int64_t bytes, std::int64_t layers, bool by_pages, call_site where)
+      : file_(place, pages * bytes * layers * (by_pages ? 2 : 1), where), bytes_(bytes), layers_(layers), kinds_(by_pages ? 2 : 1) {}
 
   const far_file& file() const { return file_; }
   std::int64_t bytes() const { return bytes_; }  ///< of one image
