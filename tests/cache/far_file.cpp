@@ -27,15 +27,10 @@ using route = attend_options::route;
 // Pages of 8 KiB and more: what a page leaves behind is zero, so a row that is read where it no longer lies shows.
 template <placement Place, element E = float>
 using rows_in = paged<E, page_shape{.tokens = 16, .key_dim = 64, .value_dim = 64}, zones{.sink = 16, .local = 20}, Place>;
-constexpr dci_shape by_means{.block = 32}, by_codes{.block = 32, .rank = dci_shape::ranking::coded_member};
 template <placement Place>
-using ice = spec<rows_in<Place>, dci_tree<by_means>>;
-template <placement Place>
-using ice_exact = spec<rows_in<Place, bf16>, dci_tree<by_codes>, exact>;
+using ice = spec<rows_in<Place, bf16>, dci_tree<dci_shape{.block = 32}>, exact>;
 template <placement Place>
 using paris = spec<rows_in<Place>, sign_buckets<key_sketch{.balance = 64}>, rsq_ip<4>>;
-template <placement Place>
-using paris_exact = spec<rows_in<Place>, sign_buckets<key_sketch{.balance = 0}>, exact>;
 
 int failing = 0;  // calls from now on that succeed before one fails; 0: none fails
 int error_of_failure = ENOSPC;
@@ -181,11 +176,6 @@ TEST_CASE("rows in a file: outputs are those of a resident cache") {
   play<ice>(test::one_thread());
   play<ice>(test::one_thread(), true);
   play<paris>(host{.threads = 3, .parallel = test::std_threads()});
-}
-
-TEST_CASE("rows in a file: keys that a ranking reads") {
-  play<ice_exact>(host{.threads = 3, .parallel = test::std_threads()});
-  play<paris_exact>(test::one_thread());
 }
 
 TEST_CASE("rows in a file: what cannot be near is refused, and nothing has changed") {
