@@ -3,17 +3,19 @@
 // usage: ice_step [<filter>]     prints "name value"; lines that begin with # say under which conditions
 //
 // Setting: D 128, 8 KV heads, 32 query heads, bf16, one layer, kvx::ice_cache with 12 of 8,190 pages found, 131,104 tokens: 131,040 of them
-// in the retrieval zone. A step is one `attend`; before each, a dense decode reads all rows, as the other layers of a model would.
+// in the retrieval zone; keys and queries lie like those of a text (text_stream.hpp). A step is one `attend`; before each, a dense decode
+// reads all rows, as the other layers of a model would.
 //
 //   ice_step_speedup     dense decode / step: search, selection, attention over 16 pages
 //   ice_search_share     search / whole of the step's stages
-//   ice_tree_vs_brute    softmax mass of the zone in the pages found / in those that looking at every token finds, mean of the query heads
+//   ice_tree_vs_brute    share of the zone's softmax mass in the pages found / in those that looking at every token finds, each the mean of
+//                        the query heads and of eight tokens
 //   ice_keys_scored      inner products of a search with keys or means / tokens of the zone, mean of the KV heads
 
 #include "../support/feed_world.hpp"
 #include "../support/machine.hpp"
+#include "../support/text_stream.hpp"
 #include "../support/timing.hpp"
-#include "../support/world.hpp"
 
 #include <kvx/kvx.hpp>
 
@@ -50,7 +52,7 @@ class decoding {
       : cache_(c), exec_(exec), sequence_(s), tokens_(c.length(s) + 1), step_(c.begin(exec, {{s, 1}})) {
     const std::vector<bf16> row(heads * dim, round_to<bf16>(.5f));
     cache_.append(exec_, step_, 0, row.data(), row.data());
-    queries_ = bench::queries_near(cache_.view(0), cache_.pages(0, s).data(), tokens_ - 1, 1, group);
+    queries_ = bench::text_queries(heads, group, dim, 1);
     out_.resize(queries_.size());
     const std::int64_t bytes = sizes().used;
     for (memory_block& m : scratch_) m = memory_block(lazy_pages(), bytes + 64);
@@ -69,19 +71,22 @@ class decoding {
   void dense() { attend({.path = attend_options::route::dense}); }
   void retrieve() { attend({.keep = pages_kept * layout::shape.tokens}); }
 
-  /// See ice_tree_vs_brute.
+  /// See ice_tree_vs_brute; of several tokens' queries, one after the other.
   double against_brute_force() {
-    const auto all = attend({.path = attend_options::route::dense}), none = attend({.keep = 0});
-    const auto found = attend({.keep = pages_kept * layout::shape.tokens});
-    const auto best = attend({.keep = pages_kept * layout::shape.tokens, .pages = {.probes = static_cast<int>(tokens_)}});
-    double ratio = 0;
-    for (std::size_t h = 0; h < all.size(); ++h) {
-      const auto mass = [&](const std::vector<float>& lse) {
-        return std::exp(static_cast<double>(lse[h] - all[h])) - std::exp(static_cast<double>(none[h] - all[h]));
-      };
-      ratio += mass(found) / mass(best) / static_cast<double>(all.size());
+    double of_found = 0, of_best = 0;
+    for (std::uint64_t token = 0; token < 8; ++token) {
+      queries_ = bench::text_queries(heads, group, dim, token);
+      const auto all = attend({.path = attend_options::route::dense}), none = attend({.keep = 0});
+      const auto found = attend({.keep = pages_kept * layout::shape.tokens});
+      const auto best = attend({.keep = pages_kept * layout::shape.tokens, .pages = {.probes = static_cast<int>(tokens_)}});
+      for (std::size_t h = 0; h < all.size(); ++h) {
+        const auto part = [&](const std::vector<float>& lse) { return std::exp(static_cast<double>(lse[h] - all[h])); };
+        const double zone = 1 - part(none);
+        of_found += (part(found) - part(none)) / zone;
+        of_best += (part(best) - part(none)) / zone;
+      }
     }
-    return ratio;
+    return of_found / of_best;
   }
 
   double keys_scored() const {
@@ -171,7 +176,7 @@ int main(int argc, char** argv) {
                 .kinds = {layer_kind::retrieve()},
                 .max_step_tokens = 4096});
   const sequence whole = c.open(exec);
-  bench::feed_world(c, exec, whole, 131072 + 4096);
+  bench::feed_world<bench::text_stream>(c, exec, whole, 131072 + 4096);
   decoding d(c, exec, c.fork(exec, whole, tokens));
   std::printf("# 2 MiB pages hold %.0f %% of the cache\n", 100 * bench::large_page_share(d.rows()));
 

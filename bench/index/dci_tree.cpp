@@ -2,16 +2,17 @@
 //
 // usage: dci_tree [<filter>]     prints "name value"; lines that begin with # say under which conditions
 //
+// Keys and queries lie like those of a text (text_stream.hpp).
+//
 // ice_build_vs_gemm             index of 131,072 keys of 8 heads as by default, blocks of 256 in the query metric, over Eigen's product of
-// the
-//                               keys with as many points as the first level has (p0 .03)
+//                               the keys with as many points as the first level has (p0 .03)
 // ice_build_tree_vs_gemm        the same with links of the tree
 // ice_search_keys, ice_search_vs_keys_read   inner products a token and KV head of a search; its time over a plain read of all keys
 // ice_beam_keys, ice_beam_vs_keys_read       the same of a beam through the tree
 
 #include "../support/machine.hpp"
+#include "../support/text_stream.hpp"
 #include "../support/timing.hpp"
-#include "../support/world.hpp"
 
 #include <kvx/index/dci_lists.hpp>
 #include <kvx/index/host/dci_tree.hpp>
@@ -42,10 +43,10 @@ struct layer_keys {
     std::iota(ids.begin(), ids.end(), 0);
     bf16 value[dim];
     for (int h = 0; h < heads; ++h) {
-      bench::row_stream stream(h, dim);
+      bench::text_stream stream(h, dim);
       for (std::int64_t t = 0; t < tokens; ++t) stream.next(keys() + (h * tokens + t) * dim, value);
     }
-    queries = bench::queries_near(rows(), ids.data(), tokens, 1, group);
+    queries = bench::text_queries(heads, group, dim, 1);
     for (int h = 0; h < heads; ++h) {
       query_moments moments(dim, false);
       for (int g = 0; g < group; ++g) moments.add(query(h) + g * dim);

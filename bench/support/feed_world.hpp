@@ -13,14 +13,16 @@
 namespace kvx::bench {
 
 /// Adds tokens to an empty sequence until it has `tokens`, a multiple of 4,096, which one step may have.
-template <class Cache, class Sequence>
+///
+/// Stream      of the rows of a head: row_stream or text_stream
+template <class Stream = row_stream, class Cache, class Sequence>
 void feed_world(Cache& cache, const host& exec, Sequence s, std::int64_t tokens) {
   using layout = typename Cache::layout;
   using E = typename layout::element_type;
   constexpr std::int64_t piece = 4096;
   constexpr int dim = layout::shape.key_dim;
   const int heads = cache.geometry().kv_heads;
-  std::vector<row_stream> streams;
+  std::vector<Stream> streams;
   for (int h = 0; h < heads; ++h) streams.emplace_back(h, dim);
   std::vector<E> k(static_cast<std::size_t>(piece * heads * dim)), v(k.size());
   for (std::int64_t n = 0; n < tokens; n += piece) {

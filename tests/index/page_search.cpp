@@ -295,6 +295,25 @@ TEST_CASE("pages are looked at while the next one promises more than what was fo
   CHECK(found.result.keys == 16 + 4 * 16);                              // one page, then four more, then nothing promises anything
 }
 
+TEST_CASE("of many pages an eightieth is looked at before promises count") {
+  const dci_shape shape{.block = 256, .pack = dci_shape::packing::positional};
+  constexpr std::int64_t tokens = 16384;
+  dci_world<bf16> world(shape, 16, 8, tokens, 0);
+  for (int t = 0; t < tokens; ++t) {
+    for (int d = 0; d < 8; ++d) world.set_key(t, d, d == 3 && t / 16 == 700 ? 3.0f : 0.0f);
+  }
+  world.index(0, tokens / 256);
+  std::vector<float> q(8);
+  q[3] = 50;
+  const page_query query{tensor_view<const float, 2>(q.data(), 1, 8), nullptr, 0, 0, tokens};
+  CHECK(first_probes(512, 12) == 12);
+  CHECK(first_probes(8192, 12) == 96);
+  const found_pages found = search(shape, world.head(), {}, query, {.pages = 2});
+  CHECK(found.pages.front() == 700);
+  CHECK(found.result == page_search_result{2, 6 * 16, 1024});
+  CHECK(search(shape, world.head(), {}, query, {.pages = 60}).result.keys == 60 * 16);
+}
+
 TEST_CASE("tokens of pages: members that can be found, ascending") {
   const dci_shape shape{.block = 512};
   dci_world<half> world(shape, 16, 24, 1024, 32);

@@ -55,6 +55,7 @@ class dci_world {
     of.members = arrays_[column_members];
     of.means = arrays_[column_member_means];
     of.links = arrays_[column_links];
+    of.places = arrays_[column_places];
     of.pages = rows_.tables()[0].data();
     of.column_pages = column_pages_.data();
     of.head = h;

@@ -13,11 +13,12 @@ namespace kvx {
 ///
 /// pages       found, per KV head; 0: keep / P without a reranker, with one four times as many, and a tenth of all pages at least where
 ///             members that are not kept take part by their codes
-/// beam, probes   see page_search
+/// beam, nearest, probes   see page_search
 struct page_breadth {
   int pages = 0;
   int beam = 0;
   int probes = 0;
+  int nearest = 0;
 };
 
 /// Budget and breadth of one call.

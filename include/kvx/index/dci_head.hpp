@@ -13,7 +13,7 @@ namespace kvx {
 
 /// All that is kept of one KV head of one sequence in one layer. Trivially copyable.
 ///
-/// members, means, links   the columns of the layer, see dci_column; null data where the index has none
+/// members, means, links, places   the columns of the layer, see dci_column; null data where the index has none
 /// pages         logical page j: its rows lie under the id pages[j]
 /// column_pages  and its columns under column_pages[j]: the same ids but for external layouts
 /// sink          tokens at the start that are attended anyway: whole pages, in no semantic page and not in the tree
@@ -29,6 +29,7 @@ struct dci_head {
   std::int64_t head = 0;
   std::int64_t sink = 0;
   bool finite_values = false;
+  column_array places = {};
 
   KVX_HD constexpr const E* key(std::int64_t token) const {
     return rows.key.at(pages[token / rows.page_tokens], head, token % rows.page_tokens);
@@ -41,6 +42,11 @@ struct dci_head {
   }
   KVX_HD bf16* mean_of(std::int64_t page) const { return reinterpret_cast<bf16*>(means.at(column_pages[page], head)); }
   KVX_HD std::int32_t* links_of(std::int64_t page) const { return reinterpret_cast<std::int32_t*>(links.at(column_pages[page], head)); }
+
+  /// Where the token in a slot stands.   (lines)
+  KVX_HD float* places_of(std::int64_t page, std::int64_t slot, int lines) const {
+    return reinterpret_cast<float*>(places.at(column_pages[page], head)) + slot * lines;
+  }
 
   /// The semantic page that holds a token of an indexed block, under its logical id.
   KVX_HD constexpr std::int64_t semantic_page(const dci_shape& s, std::int64_t token) const {

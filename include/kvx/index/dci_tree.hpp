@@ -6,6 +6,7 @@
 #include <kvx/core/random.hpp>
 #include <kvx/index/full_scan.hpp>
 #include <kvx/index/group_rule.hpp>
+#include <kvx/index/projections.hpp>
 #include <kvx/layout/columns.hpp>
 #include <kvx/layout/page_shape.hpp>
 
@@ -25,6 +26,8 @@ namespace kvx {
 ///                  all tokens; mean_key: its mean; mean_then_member: the best pages by mean and spread, then their tokens;
 ///                  two_level_means: blocks by their means, then the pages of the best blocks by theirs
 /// first_promotion  of a thousand tokens, those that reach level 1; `promotion`: of a thousand of one level, those that reach the next
+/// composite        composite indices of `simple` random lines each, by which best_member comes to the children of a beam where
+///                  page_search::nearest says so (projections.hpp); 0: none is kept
 /// seed             of promotions and random directions; one for the cache
 /// source           IceCache (arXiv 2604.10539) on Prioritized DCI (arXiv 1703.00440): projection, best_member; p0 .01, here .03.
 ///                  bisection, blocks, the query metric and the spread are ours. The tree needs many inner products on real keys, since one
@@ -40,6 +43,8 @@ struct dci_shape {
   ranking rank = ranking::mean_then_member;
   int first_promotion = 30;
   int promotion = 200;
+  int simple = 1;
+  int composite = 0;
   std::uint64_t seed = 0x6b76785f64636974;
 
   friend constexpr bool operator==(const dci_shape&, const dci_shape&) = default;
@@ -47,7 +52,8 @@ struct dci_shape {
 
 KVX_HD constexpr bool is_valid(const dci_shape& s, int page_tokens) {
   return page_tokens > 0 && s.block >= page_tokens && s.block <= 65536 && s.block % page_tokens == 0 && s.first_promotion >= 1 &&
-         s.first_promotion <= 500 && s.promotion >= 1 && s.promotion <= 500;
+         s.first_promotion <= 500 && s.promotion >= 1 && s.promotion <= 500 && s.simple >= 1 && s.composite >= 0 &&
+         s.simple <= most_lines && s.composite <= most_lines && s.simple * s.composite <= most_lines;
 }
 
 /// Levels above the lowest.
@@ -75,6 +81,7 @@ static_assert([] {
 KVX_HD constexpr bool keeps_links(const dci_shape& s) {
   return s.rank == dci_shape::ranking::best_member || s.pack == dci_shape::packing::projection;
 }
+KVX_HD constexpr int lines_of(const dci_shape& s) { return keeps_links(s) ? s.simple * s.composite : 0; }
 KVX_HD constexpr bool keeps_means(const dci_shape& s) {
   return s.rank == dci_shape::ranking::mean_key || s.rank == dci_shape::ranking::mean_then_member ||
          s.rank == dci_shape::ranking::two_level_means;
@@ -87,7 +94,8 @@ KVX_HD constexpr bool keeps_block_means(const dci_shape& s) { return s.rank == d
 /// members     see packed_page
 /// means       [D] bf16: the mean of the page's members; two_level_means: [2][D], and in the first page of a block the mean of the block
 /// links       [P] int32, slots in time order: the position of each token's parent, no_parent, or not_in_tree
-enum dci_column : std::uint8_t { column_members, column_member_means, column_links, dci_column_count };
+/// places      [P][lines] float, slots in time order: where each token of the tree stands, NaN for the others
+enum dci_column : std::uint8_t { column_members, column_member_means, column_links, column_places, dci_column_count };
 
 /// A token whose parent is the root, since no token of the level above came before it; and one that the tree does not hold: a sink, or
 /// one whose key is never found.
@@ -136,6 +144,7 @@ constexpr std::array<column, dci_column_count> dci_columns(const dci_shape& s, p
   result[column_members].block_bytes = packed_page::block_bytes(s, page.tokens);
   result[column_member_means].block_bytes = keeps_means(s) ? std::int64_t{2} * (keeps_block_means(s) ? 2 : 1) * page.key_dim : 0;
   result[column_links].block_bytes = keeps_links(s) ? std::int64_t{4} * page.tokens : 0;
+  result[column_places].block_bytes = std::int64_t{4} * page.tokens * lines_of(s);
   return result;
 }
 static_assert(dci_columns({}, {16, 128, 128})[column_members].pitch() == 64 && dci_columns({}, {16, 128, 128})[column_links].pitch() == 0);
@@ -156,7 +165,8 @@ struct page_reuse {
 /// reuse       of pages, for prompts of at most 32 tokens and selections of at most 64 pages
 template <dci_shape Shape = dci_shape{}>
 struct dci_tree {
-  static_assert(is_valid(Shape, 1), "dci_tree: block is 1 to 65,536 tokens, promotions are 1 to 500 of a thousand");
+  static_assert(is_valid(Shape, 1),
+                "dci_tree: block is 1 to 65,536 tokens, promotions are 1 to 500 of a thousand, composite indices have 64 lines at most");
 
   static constexpr dci_shape shape = Shape;
 

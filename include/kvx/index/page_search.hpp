@@ -13,14 +13,20 @@ namespace kvx {
 /// Breadth of one search; per call.
 ///
 /// pages       at most so many are found
-/// beam        best_member: tokens of level 1 whose children are looked at, and upper_breadth times as many above; 0: default_beam(); from
-/// the number of tokens on, all are probes      mean_then_member: pages whose tokens are looked at; two_level_means: blocks whose pages
-/// are; 0: default_probes() rule        how the heads of a group rank a page, a token of a beam, a mean together interleave  instead of the
-/// rule's best pages, each head's best, second best, ..., until so many are found source      interleave: IceCache (arXiv 2604.10539);
-/// measured.md section 2: the softmax sum captures more
+/// beam        best_member: tokens of level 1 whose children are looked at, and upper_breadth times as many above; 0: default_beam();
+///             from the number of tokens on, all are
+/// nearest     best_member with composite indices: of the children of a beam, those are looked at that one of the indices has among so
+///             many nearest ones; 0: all
+/// probes      mean_then_member: pages whose tokens are looked at; two_level_means: blocks whose pages are; 0: default_probes()
+/// spread      how many spreads a page's best member may lie above its mean
+/// rule        how the heads of a group rank a page, a token of a beam, a mean together
+/// interleave  instead of the rule's best pages, each head's best, second best, ..., until so many are found
+/// source      nearest: Prioritized DCI (arXiv 1703.00440); interleave: IceCache (arXiv 2604.10539); measured.md section 2: the softmax
+///             sum captures more
 struct page_search {
   int pages = 12;
   int beam = 0;
+  int nearest = 0;
   int probes = 0;
   float spread = 2.5f;
   group_rule rule = {};
@@ -33,10 +39,17 @@ KVX_HD constexpr std::int64_t default_beam(std::int64_t tokens) { return tokens 
 /// Above level 1, so many times the beam are followed: there are few tokens, and what is lost there is lost for good.
 inline constexpr std::int64_t upper_breadth = 4;
 
-/// mean_then_member: pages are looked at until the next one promises less than so many times what the last of those found is worth; on the
-/// example model means and tokens together are .12 inner products a token, and heads where one token hides get four times the pages of
-/// others.
+/// mean_then_member: pages are looked at until the next one promises less than so many times what the last of those found is
+/// worth; on the example model means and tokens together are .12 inner products a token, and heads where one token hides get four times the
+/// pages of others.
 inline constexpr float probe_margin = 2.5f;
+
+/// Pages that are looked at before the first one is asked what it promises: as many as are found, or an eightieth of those beyond 512 if
+/// that is more. The more pages there are, the more of them promise a little less than the next one does.
+KVX_HD constexpr std::int64_t first_probes(std::int64_t pages, std::int64_t found) {
+  const std::int64_t many = pages > 512 ? (pages - 512) / 80 : 0;
+  return found > many ? found : many;
+}
 
 /// mean_then_member: at most two ninths of the pages, at least two for each that is found. two_level_means: an eighth of the blocks, at
 /// least four.

@@ -212,6 +212,7 @@ class paged_head {
     const token_zone& zone = attention_.zone;
     const page_search breadth{.pages = static_cast<int>(out.size()),
                               .beam = options_.pages.beam,
+                              .nearest = options_.pages.nearest,
                               .probes = options_.pages.probes,
                               .rule = layer_.index->rule,
                               .interleave = layer_.index->interleave};

@@ -115,9 +115,9 @@ class page_finder {
       look_at_members(0, all);
       return all;
     }
-    const std::int64_t first = least(most, zone_.wanted > 64 ? zone_.wanted : 64);
+    const std::int64_t probed = first_probes(zone_.count, zone_.wanted), first = least(most, probed > 64 ? probed : 64);
     std::int64_t ordered = put_in_order(first), end = ordered < first ? ordered : most;  // of those that may be looked at
-    std::int64_t seen = least(ordered, zone_.wanted);
+    std::int64_t seen = least(ordered, probed);
     look_at_members(0, seen);
     while (seen < end) {
       std::int64_t step = seen / 8 > 4 ? seen / 8 : 4;

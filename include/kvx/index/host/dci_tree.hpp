@@ -6,6 +6,7 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/math.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/index/block_keys.hpp>
 #include <kvx/index/dci_head.hpp>
@@ -14,6 +15,7 @@
 #include <kvx/index/host/dci_links.hpp>
 #include <kvx/index/host/pack_block.hpp>
 #include <kvx/index/page_values.hpp>
+#include <kvx/index/projections.hpp>
 #include <kvx/index/query_metric.hpp>
 
 #include <algorithm>
@@ -37,6 +39,7 @@ struct indexing_parts {
   std::int32_t* level;     // (block) rows of the tokens of one level
   std::int32_t* page_of;   // (pages of a block) order in which pages are written
   float *mean, *asked_mean, *from_mean, *asked_from_mean;  // (pitch)
+  float* lines;            // (lines, pitch)
   packing_parts packing;
   promoted_points points;
 
@@ -53,6 +56,7 @@ struct indexing_parts {
         asked_mean(s.take<float>(block_key_pitch(dim))),
         from_mean(s.take<float>(block_key_pitch(dim))),
         asked_from_mean(s.take<float>(block_key_pitch(dim))),
+        lines(s.take<float>(lines_of(shape) * block_key_pitch(dim))),
         packing(s, shape.block, dim),
         points(s, counts, dim) {}
 };
@@ -62,7 +66,11 @@ template <class E>
 class indexer {
  public:
   indexer(const dci_shape& shape, const dci_head<E>& of, const indexing_parts& parts)
-      : shape_(shape), of_(of), at_(parts), convert_(simd::kernels().conversions<E>()), dim_(of.rows.key_dim) {}
+      : shape_(shape), of_(of), at_(parts), convert_(simd::kernels().conversions<E>()), dim_(of.rows.key_dim) {
+    for (int j = 0; j < lines_of(shape); ++j) {
+      for (int d = 0; d < pitch(); ++d) at_.lines[j * pitch() + d] = d < dim_ ? line_component(shape.seed, j, d) : 0.0f;
+    }
+  }
 
   /// Takes up the promoted tokens of the blocks before `block`.
   void resume(std::int64_t block) {
@@ -136,6 +144,23 @@ class indexer {
     for (int i = 0; i < keys_.n; ++i) {
       const std::int64_t t = first + at_.offsets[i];
       of_.links_of(t / P)[t % P] = at_.parents[i];
+    }
+    place(first);
+  }
+
+  /// Where the tokens of the tree stand on the lines of the composite indices.
+  void place(std::int64_t first) {
+    const std::int64_t P = of_.rows.page_tokens;
+    const int lines = lines_of(shape_);
+    if (lines == 0) return;
+    for (std::int64_t page = first / P; page < (first + shape_.block) / P; ++page)
+      std::fill_n(of_.places_of(page, 0, lines), P * lines, quiet_nan);
+    for (int i = 0; i < keys_.n; ++i) {
+      const std::int64_t t = first + at_.offsets[i];
+      const float radius = at_.points.radius(), height = sphere_height(radius, at_.squares[i], host_links::square_root);
+      float* const places = of_.places_of(t / P, t % P, lines);
+      for (int j = 0; j < lines; ++j)
+        places[j] = place_of_key(keys_.row(i), height, at_.lines + j * pitch(), line_component(shape_.seed, j, dim_), radius, dim_);
     }
   }
 

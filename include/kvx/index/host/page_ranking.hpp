@@ -46,8 +46,8 @@ class page_ranking {
     return top_k<std::int32_t>(alone_, scores, wanted, {positions, static_cast<std::size_t>(count)}).taken;
   }
 
-  /// Columns of the last selection, best first.
-  void sort(std::span<std::int32_t> columns) const { sort_by(scores_, columns); }
+  /// What a column of the last selection is worth.
+  float score_of(std::int32_t column) const { return scores_[column]; }
 
   /// The best columns, best first, as many as `out` holds. A logit of -inf is none: such a page has no member that was seen.
   ///
