@@ -85,7 +85,7 @@ def region(text, code, begin, end):
         whole = code[left:right].strip()
         constant = re.search(r"\bif constexpr $", code[:around])
         return None if constant or not whole or whole.startswith("{") else (left, right, "expression")
-    left = first_of(code, around + 1, begin, lambda c, i: c[i] in ";}")
+    left = first_of(code, around + 1, begin, lambda c, i: c[i] == ";" or c[i] == "}" and is_block(c, open_brackets(c, i)[-1]))
     right = end if end > begin and code[end - 1] == ";" else end_of(code, end, lambda c, i: c[i] == ";") + 1
     if code[right - 1] in CLOSE or re.match(r"\s*else\b", code[right:]) or re.match(r"\s*(else|case|default)\b", code[left:right]):
         return None
