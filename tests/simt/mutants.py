@@ -122,7 +122,8 @@ def together(build, name, test, sanitizers, defects):
     program, complaint = build.program(name, test, sanitizers, headers) if numbers else (None, "")
     if complaint:
         print(f"    {test}: its defects do not compile together\n{complaint[:2000]}", flush=True)
-    elif program and (failed := red(program, orders=ORDERS[:1]))[0]:
+    cases = {d["case"] for _, d in defects}
+    if program and (failed := red(program, case="*" if "*" in cases else ",".join(cases), orders=ORDERS[:1]))[0]:
         print(f"    {test}: fails without a defect ({failed[0]}: {failed[1]})", flush=True)
         program = None
     return program, numbers if program else []
