@@ -164,7 +164,7 @@ TEST_CASE("every packing, ranking and metric; pages and blocks of any size; sink
 }
 
 TEST_CASE("dims of one to many vectors, every element, several heads") {
-  for (const int dim : {1, 7, 8, 40, 72}) {
+  for (const int dim : {1, 8, 41}) {
     CAPTURE(dim);
     compared_blocks<kvx::half>({.shape = {.block = 32}, .page_tokens = 8, .dim = dim, .blocks = 1, .heads = 3}).check();
   }
@@ -175,8 +175,8 @@ TEST_CASE("keys that are never found, keys that are equal, zero keys; no query s
   for (const int kind : {0, 1, 2, 3}) {
     CAPTURE(kind);
     for (const packing pack : {packing::greedy, packing::bisection}) {
-      compared_blocks<float> x({.shape = {.block = 64, .pack = pack}, .page_tokens = 8, .blocks = 3, .sink = 8});
-      for (std::int64_t t = 0; t < 192; ++t) {
+      compared_blocks<float> x({.shape = {.block = 64, .pack = pack}, .page_tokens = 8, .blocks = 2, .sink = 8});
+      for (std::int64_t t = 0; t < 128; ++t) {
         if (kind == 0 && (t % 5 == 1 || t / 64 == 1)) x.set_key(t, t % 2 == 0 ? quiet_nan : t % 3 == 0 ? infinity : 0x1p61f);
         if (kind == 1 && t > 20) x.set_key(t, .375f);
         if (kind == 2) x.set_key(t, 0);

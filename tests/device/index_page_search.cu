@@ -195,12 +195,12 @@ TEST_CASE("pages found by means and members are those of the host, for budgets f
 }
 
 TEST_CASE("groups of 1 to 16 heads, several KV heads and new tokens, each rule, with residents and without") {
-  for (const int group : {1, 2, 4, 5, 8, 9, 16}) {
+  for (const int group : {1, 4, 5, 16}) {
     CAPTURE(group);
-    search_world({.group = group, .lengths = {500}, .seed = static_cast<unsigned>(group)}).check();
+    search_world({.group = group, .lengths = {300}, .seed = static_cast<unsigned>(group)}).check();
   }
-  search_world({.heads = 3, .new_tokens = 4, .residents = false}).check();
-  for (const auto by : {group_rule::kind::mean, group_rule::kind::max}) search_world({.lengths = {500}, .rule = {by}}).check();
+  search_world({.heads = 3, .lengths = {380, 90}, .new_tokens = 3, .residents = false}).check();
+  for (const auto by : {group_rule::kind::mean, group_rule::kind::max}) search_world({.lengths = {300}, .rule = {by}}).check();
 }
 
 TEST_CASE("so many pages whatever is kept, so many looked at, by means alone, whole zones of short sequences") {
@@ -212,8 +212,8 @@ TEST_CASE("so many pages whatever is kept, so many looked at, by means alone, wh
 }
 
 TEST_CASE("more pages are looked at where the next promises much, in long zones") {
-  for (const unsigned seed : {3u, 4u, 5u}) {
-    search_world w({.lengths = {3000}, .options = {.keep = 24}, .seed = seed});
+  for (const unsigned seed : {3u, 4u}) {
+    search_world w({.group = 2, .lengths = {2400}, .options = {.keep = 24}, .seed = seed});
     w.check();
     CHECK(*w.sizes.rbegin() == 24);
   }
