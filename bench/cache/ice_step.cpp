@@ -14,6 +14,7 @@
 
 #include "../support/feed_world.hpp"
 #include "../support/machine.hpp"
+#include "../support/open_step.hpp"
 #include "../support/text_stream.hpp"
 #include "../support/timing.hpp"
 
@@ -21,11 +22,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,7 +34,7 @@ using namespace kvx;
 
 namespace {
 
-constexpr int heads = 8, group = 4, dim = 128;
+constexpr int heads = bench::step_heads, group = bench::step_group, dim = bench::step_dim;
 constexpr std::int64_t pages_kept = 12;
 
 using composition = ice_cache<bf16, dim>;
@@ -45,30 +44,22 @@ constexpr dci_shape tree = composition::index_type::shape;
 
 constexpr std::array<const char*, 4> stage_names = {"resident", "search", "members", "rows"};
 
-/// A sequence of the cache, its last token still in a step.
-class decoding {
+/// The step whole and by its parts.
+class decoding : public bench::open_step<cache_type> {
  public:
-  decoding(cache_type& c, const host& exec, sequence s)
-      : cache_(c), exec_(exec), sequence_(s), tokens_(c.length(s) + 1), step_(c.begin(exec, {{s, 1}})) {
-    const std::vector<bf16> row(heads * dim, round_to<bf16>(.5f));
-    cache_.append(exec_, step_, 0, row.data(), row.data());
-    queries_ = bench::text_queries(heads, group, dim, 1);
-    out_.resize(queries_.size());
+  decoding(cache_type& c, const host& exec, sequence s) : open_step(c, exec, s) {
+    ask(bench::text_queries(heads, group, dim, 1));
     const std::int64_t bytes = sizes().used;
     for (memory_block& m : scratch_) m = memory_block(lazy_pages(), bytes + 64);
   }
 
-  const std::byte* rows() const { return reinterpret_cast<const std::byte*>(cache_.view(0).key.data); }
-
   /// One attend; the log-sum-exp of each query head.
-  std::vector<float> attend(const attend_options& how) {
+  std::vector<float> lse_of(attend_options how) {
     std::vector<float> lse(heads * group);
-    attend_options with = how;
-    with.lse = lse.data();
-    cache_.attend(exec_, step_, 0, queries_.data(), out_.data(), with);
+    how.lse = lse.data();
+    attend(how);
     return lse;
   }
-  void dense() { attend({.path = attend_options::route::dense}); }
   void retrieve() { attend({.keep = pages_kept * layout::shape.tokens}); }
 
   /// See ice_tree_vs_brute; of several tokens' queries, one after the other.
@@ -76,9 +67,9 @@ class decoding {
     double of_found = 0, of_best = 0;
     for (std::uint64_t token = 0; token < 8; ++token) {
       queries_ = bench::text_queries(heads, group, dim, token);
-      const auto all = attend({.path = attend_options::route::dense}), none = attend({.keep = 0});
-      const auto found = attend({.keep = pages_kept * layout::shape.tokens});
-      const auto best = attend({.keep = pages_kept * layout::shape.tokens, .pages = {.probes = static_cast<int>(tokens_)}});
+      const auto all = lse_of({.path = attend_options::route::dense}), none = lse_of({.keep = 0});
+      const auto found = lse_of({.keep = pages_kept * layout::shape.tokens});
+      const auto best = lse_of({.keep = pages_kept * layout::shape.tokens, .pages = {.probes = static_cast<int>(tokens_)}});
       for (std::size_t h = 0; h < all.size(); ++h) {
         const auto part = [&](const std::vector<float>& lse) { return std::exp(static_cast<double>(lse[h] - all[h])); };
         const double zone = 1 - part(none);
@@ -97,12 +88,7 @@ class decoding {
 
   /// The step again, by its parts; returns the seconds that each took, all heads together, over the threads.
   std::array<double, stage_names.size()> stages() {
-    std::array<std::array<double, stage_names.size()>, heads> each{};
-    for_each_task(exec_, heads, [&](std::int64_t h) { run_head(h, each[static_cast<std::size_t>(h)]); });
-    std::array<double, stage_names.size()> sum{};
-    for (const auto& one : each) std::transform(one.begin(), one.end(), sum.begin(), sum.begin(), std::plus<>());
-    for (double& x : sum) x /= bench::cores();
-    return sum;
+    return seconds_of_stages<stage_names.size()>([&](std::int64_t h, auto& seconds) { run_head(h, seconds); });
   }
 
  private:
@@ -113,42 +99,30 @@ class decoding {
   }
 
   void run_head(std::int64_t h, std::array<double, stage_names.size()>& seconds) {
-    auto last = std::chrono::steady_clock::now();
-    std::size_t next = 0;
-    const auto done = [&] {
-      const auto now = std::chrono::steady_clock::now();
-      seconds[next++] = std::chrono::duration<double>(now - last).count();
-      last = now;
-    };
+    bench::stage_clock clock(seconds);
     scratch_parts memory{scratch_[static_cast<std::size_t>(h)].data()};
     const host_pages::attend_parts<pass_through> part(memory, false, {}, layout::shape, group, tokens_);
     const std::span stage(part.stage, static_cast<std::size_t>(part.stage_bytes));
-    const std::int32_t* const pages = cache_.pages(0, sequence_).data();
+    const std::int32_t* const table = pages();
     const auto rows = cache_.view(0);
-    head_attention<bf16> attention(rows, {pages, tokens_, 1, 0}, composition::zones, 0, h, group, {}, part.head, stage);
+    head_attention<bf16> attention(rows, {table, tokens_, 1, 0}, composition::zones, 0, h, group, {}, part.head, stage);
     attention.load(tensor_view<const float, 3>(queries_.data(), 1, heads * group, dim));
     attention.residents();
-    done();
+    clock.done();
     block_column_arrays side;
     for (std::size_t c = 0; c < side.size(); ++c) side[c] = cache_.column(0, static_cast<int>(c));
-    const dci_head<bf16> index = tree_head<bf16>(rows, side, pages, pages, h, composition::zones.sink);
+    const dci_head<bf16> index = tree_head<bf16>(rows, side, table, table, h, composition::zones.sink);
     const page_query query{attention.queries(), attention.lse().data(), attention.scale(), attention.zone.begin, attention.zone.end};
     const std::span<std::int32_t> found(part.pages, pages_kept);
     page_search_result& result = results_[static_cast<std::size_t>(h)];
     result = search_pages(host{.threads = 1}, tree, index, {}, query, {.pages = pages_kept}, found, stage);
-    done();
+    clock.done();
     const std::int64_t count = tokens_of(tree, index, found.first(static_cast<std::size_t>(result.found)), part.ids);
-    done();
+    clock.done();
     attention.take({part.ids, static_cast<std::size_t>(count)});
-    done();
+    clock.done();
   }
 
-  cache_type& cache_;
-  const host& exec_;
-  sequence sequence_;
-  std::int64_t tokens_;
-  step step_;
-  std::vector<float> queries_, out_;
   std::array<memory_block, heads> scratch_;
   std::array<page_search_result, heads> results_{};
 };
@@ -163,18 +137,10 @@ int main(int argc, char** argv) {
   constexpr std::int64_t tokens = 131072 + 32;
   constexpr int rounds = 15;
   static_assert(!keeps_links(tree), "the staged step searches without lists");
-  std::printf("# %d threads, kernels: %s%s\n", bench::cores(), name_of(simd_level().used),
-              simd_level().refused ? " (KVX_SIMD refused)" : "");
+  bench::print_threads();
 
   const host exec;
-  cache_type c(exec, {},
-               {.layers = 1,
-                .kv_heads = heads,
-                .query_heads = heads * group,
-                .max_tokens = tokens + 8192,
-                .max_sequences = 2,
-                .kinds = {layer_kind::retrieve()},
-                .max_step_tokens = 4096});
+  cache_type c(exec, {}, bench::step_geometry(tokens + 8192, 2));
   const sequence whole = c.open(exec);
   bench::feed_world<bench::text_stream>(c, exec, whole, 131072 + 4096);
   decoding d(c, exec, c.fork(exec, whole, tokens));
