@@ -23,10 +23,13 @@
 namespace kvx {
 
 /// Blocks [first, first + count) of one entry of a step.
+///
+/// follows     the block before them enters with another entry of the step
 struct entering_blocks {
   std::size_t entry = 0;
   std::int64_t first = 0;
   std::int64_t count = 0;
+  bool follows = false;
 };
 
 /// Blocks between the edge before the step and the edge after it, each once: forks in one batch may move blocks whose pages they share.
@@ -50,13 +53,18 @@ inline std::vector<entering_blocks> blocks_of(const reservation& step, const zon
     const std::int64_t n = p.length + (accepted.empty() ? p.tokens : accepted[i]);
     const std::int64_t end = edge(by, n, page_tokens) / by.unit;
     std::vector<entering_blocks> own;
+    bool follows = false;
     for (std::int64_t b = edge(by, p.length, page_tokens) / by.unit; b < end; ++b) {
-      if (entered(columns_of[i].pages + b * pages)) continue;
+      if (entered(columns_of[i].pages + b * pages)) {
+        follows = true;
+        continue;
+      }
       if (!own.empty() && own.back().first + own.back().count == b) {
         ++own.back().count;
       } else {
-        own.push_back({i, b, 1});
+        own.push_back({i, b, 1, follows});
       }
+      follows = false;
     }
     result.insert(result.end(), own.begin(), own.end());
   }
@@ -103,26 +111,35 @@ void index_entering(const host& exec, const dci_shape& shape, page_shape page, s
   void* start = memory.data();
   auto space = static_cast<std::size_t>(memory.size());
   auto* const at_first = static_cast<std::byte*>(std::align(64, 1, start, space));
-  std::atomic<std::int64_t> claimed{0};
-  for_each_task(exec, workers, [&](std::int64_t worker) {
-    scratch_parts own{at_first + worker * size.used};
-    const indexing_scratch at(own, shape, page, longest, most);
-    for (std::int64_t i = claimed.fetch_add(1); i < tasks; i = claimed.fetch_add(1)) {
-      const entering_blocks& b = blocks[static_cast<std::size_t>(i / rows.heads)];
-      const std::int64_t head = i % rows.heads;
-      const std::int32_t* const ids = columns_of[b.entry].pages;
-      std::span<query_metric> metrics(at.metrics, static_cast<std::size_t>(learns_metric(shape) ? b.count : 0));
-      for (std::size_t j = 0; j < metrics.size(); ++j) {
-        const std::int64_t end = (b.first + static_cast<std::int64_t>(j) + 1) * shape.block;
-        float* const means = at.means + static_cast<std::int64_t>(j) * D;
-        const std::int64_t seen = mean_energies(energies_of(side, page), ids, head, std::max<std::int64_t>(end - metric_tokens, 0), end,
-                                                pairs, {at.sums, static_cast<std::size_t>(D)}, means);
-        metrics[j] = {seen > 0 ? means : nullptr, false};
+  const auto index = [&](std::int64_t from, std::int64_t to) {
+    std::atomic<std::int64_t> claimed{from * rows.heads};
+    for_each_task(exec, workers, [&](std::int64_t worker) {
+      scratch_parts own{at_first + worker * size.used};
+      const indexing_scratch at(own, shape, page, longest, most);
+      for (std::int64_t i = claimed.fetch_add(1); i < to * rows.heads; i = claimed.fetch_add(1)) {
+        const entering_blocks& b = blocks[static_cast<std::size_t>(i / rows.heads)];
+        const std::int64_t head = i % rows.heads;
+        const std::int32_t* const ids = columns_of[b.entry].pages;
+        std::span<query_metric> metrics(at.metrics, static_cast<std::size_t>(learns_metric(shape) ? b.count : 0));
+        for (std::size_t j = 0; j < metrics.size(); ++j) {
+          const std::int64_t end = (b.first + static_cast<std::int64_t>(j) + 1) * shape.block;
+          float* const means = at.means + static_cast<std::int64_t>(j) * D;
+          const std::int64_t seen = mean_energies(energies_of(side, page), ids, head, std::max<std::int64_t>(end - metric_tokens, 0), end,
+                                                  pairs, {at.sums, static_cast<std::size_t>(D)}, means);
+          metrics[j] = {seen > 0 ? means : nullptr, false};
+        }
+        index_blocks(host{.threads = 1}, shape, tree_head<E>(rows, side, rows_of[b.entry].pages, ids, head, sink), b.first, b.count,
+                     std::span<const query_metric>(metrics), {at.index, static_cast<std::size_t>(at.index_bytes)});
       }
-      index_blocks(host{.threads = 1}, shape, tree_head<E>(rows, side, rows_of[b.entry].pages, ids, head, sink), b.first, b.count,
-                   std::span<const query_metric>(metrics), {at.index, static_cast<std::size_t>(at.index_bytes)});
-    }
-  });
+    });
+  };
+  // Links lead to the blocks before: those that another entry packs are there first.
+  std::int64_t done = 0;
+  for (std::int64_t i = 1; i <= std::ssize(blocks); ++i) {
+    if (i < std::ssize(blocks) && !(keeps_links(shape) && blocks[static_cast<std::size_t>(i)].follows)) continue;
+    index(done, i);
+    done = i;
+  }
 }
 
 }  // namespace kvx

@@ -1,6 +1,7 @@
 // What a cache of semantic pages attends to: dense at an unlimited budget, whole pages else, never a key that cannot be found.
 
 #include <support/feed.hpp>
+#include <support/thread_pool.hpp>
 
 #include <kvx/kvx.hpp>
 
@@ -315,4 +316,37 @@ TEST_CASE("a cut that is refused changes nothing of what is derived from the col
   x.open = x.c.begin(x.exec, {{x.s, 1}});
   append_all(x.c, x.exec, x.open, x.asked);
   CHECK(x.attend({.keep = 24, .path = route::retrieve}) == before);
+}
+
+TEST_CASE("forks that part behind a block which enters with both of them find what each finds alone") {
+  const auto found = [](int threads, bool together) {
+    const host exec{.threads = threads, .parallel = test::std_threads()};
+    ice<by_tree> c{exec, {}, two_layers()};
+    const sequence a = c.open(exec);
+    const auto tell = [&](const std::vector<advance>& entries, const std::vector<token>& ids) {
+      step told = c.begin(exec, entries);
+      append_all(c, exec, told, ids);
+      c.commit(exec, told);
+    };
+    tell({{a, 200}}, tokens(1, 200));  // tokens 160 to 191 are a block, and recent
+    const sequence b = c.fork(exec, a);
+    std::vector<token> of_a = tokens(300, 64), of_b = tokens(400, 64), both = of_a;
+    both.insert(both.end(), of_b.begin(), of_b.end());
+    if (together) {
+      tell({{a, 64}, {b, 64}}, both);
+    } else {
+      tell({{a, 64}}, of_a);
+      tell({{b, 64}}, of_b);
+    }
+    const std::vector<token> asked = tokens(5000, 2);
+    const auto q = test::rows_of<float>(asked, test::part::query, 1, 4, small_page.key_dim);
+    std::vector<float> out(2 * 4 * small_page.value_dim);
+    step open = c.begin(exec, {{a, 1}, {b, 1}});
+    append_all(c, exec, open, asked);
+    c.attend(exec, open, 1, q.data(), out.data(), {.keep = 24, .path = route::retrieve});
+    return out;
+  };
+  const auto alone = found(1, false);
+  CHECK(found(1, true) == alone);
+  for (int i = 0; i < 8; ++i) CHECK(found(4, true) == alone);
 }
