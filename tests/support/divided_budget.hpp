@@ -10,7 +10,7 @@
 
 namespace kvx::test {
 
-/// Which candidates of each head are kept, ascending: the `budget` best of all of_heads, ties to the lowest head, then the lowest candidate;
+/// Which candidates of each head are kept, ascending: the `budget` best scores of all, ties to the lowest head, then the lowest candidate;
 /// NaN never.   of_heads (heads)(C)
 inline std::vector<std::vector<std::size_t>> divided_budget(const std::vector<std::vector<float>>& of_heads, std::int64_t budget) {
   struct place {
