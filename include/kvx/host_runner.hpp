@@ -81,7 +81,7 @@ class host_runner {
     if (scratch > scratch_.size()) scratch_ = allocate(exec, scratch);
     offload_.plan(of, step, where);
     copy(exec, of, step.reserved.copies);
-    forget_queries(of, step);
+    forget_queries(exec, of, step);
     if constexpr (packs) writer_.follow(of, step);
     if constexpr (parts::columns.size() > 0) ahead_.plan(of, step);
   }
@@ -90,7 +90,7 @@ class host_runner {
   void place(const host&, const parts&, const step_plan&, call_site) const {}
 
   /// Nothing is known of the queries of new tokens.
-  void forget_queries([[maybe_unused]] const parts& of, [[maybe_unused]] const step_plan& step) const {
+  void forget_queries(const host&, [[maybe_unused]] const parts& of, [[maybe_unused]] const step_plan& step) const {
     if constexpr (packs) writer_.forget_queries(of, step);
   }
 

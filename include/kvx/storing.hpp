@@ -122,7 +122,7 @@ restoring<Backend, Spec, Store> cache<Backend, Spec>::restore_layers(const Backe
     plan_batch(exec, parts_, {&entry, 1}, step.plan_, where);
     runner_.place(exec, parts_, step.plan_, where);
     runner_.copy(exec, parts_, step.plan_.reserved.copies);
-    runner_.forget_queries(parts_, step.plan_);
+    runner_.forget_queries(exec, parts_, step.plan_);
     count_copies(step.plan_.reserved.copies);
     std::shared_ptr<balance_table> balance;
     if (!step.plan_.learning.empty()) of.state_ = read_balance(exec, of.stored_, parts_, step.plan_.learning[0], balance);

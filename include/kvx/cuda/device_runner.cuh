@@ -161,7 +161,6 @@ class device_runner {
   /// errors      capacity_error: more pages than near memory has room for
   void place([[maybe_unused]] const device& exec, [[maybe_unused]] const parts& of, [[maybe_unused]] const step_plan& step,
              [[maybe_unused]] call_site where) {
-    if constexpr (device_learns<Spec>) forget_queries(exec, of, step);
     if constexpr (spills) {
       std::vector<upload_piece> pieces;
       try {
@@ -177,7 +176,10 @@ class device_runner {
     }
   }
 
-  void forget_queries(const parts&, const step_plan&) const {}
+  /// Nothing is known of the queries of new tokens, in pages that have been copied: for a step of one entry that no descriptor tells of.
+  void forget_queries([[maybe_unused]] const device& exec, [[maybe_unused]] const parts& of, [[maybe_unused]] const step_plan& step) {
+    if constexpr (device_learns<Spec>) forget_restored(exec, of, step);
+  }
 
   void copy(const device& exec, const parts& of, std::span<const page_copy> copies) {
     if (copies.empty()) return;
@@ -215,7 +217,7 @@ class device_runner {
  private:
   static const device_step& planned(const step_plan& step) { return *static_cast<const device_step*>(step.of_backend.get()); }
 
-  /// Nothing is known of the queries of new tokens.
+  /// The same for a step whose descriptor has been uploaded.
   void forget_queries(const device& exec, const parts& of, const device_step& now) const {
     if (!now.learns) return;
     for (const memory& place : of.layers) {
@@ -223,8 +225,7 @@ class device_runner {
     }
   }
 
-  /// The same for a step of one entry that no descriptor tells of.
-  void forget_queries(const device& exec, const parts& of, const step_plan& step) {
+  void forget_restored(const device& exec, const parts& of, const step_plan& step) {
     const reservation::part& p = step.reserved.parts[0];
     if (learned_positions(p.length) == learned_positions(p.length + p.tokens)) return;
     const auto group = static_cast<std::size_t>(of.retrieving_group());
