@@ -161,6 +161,7 @@ status cache<Backend, Spec>::decode_layer(const Backend& exec, restoring<Backend
   for (std::size_t g = 0; g < of.plan_.items.size(); ++g) of.plan_.items[g][0].pages = slot.tables[g].pages.data();  // a step may move it
   for (batch_item& item : of.plan_.external) item.pages = of.writer_->outside().data();
   of.writer_->use(exec, parts_, runner_);
+  if (!of.columns_stored_) runner_.place(exec, parts_, of.plan_, where);  // what is to be encoded may have gone far since the last call
   const int end = of.together_ ? of.layers_ : of.ready_ + 1;
   const std::size_t group = static_cast<std::size_t>(parts_.retrieving_group());
   for (int layer = of.ready_; layer < end && of.ok(); ++layer) {

@@ -31,6 +31,7 @@ using namespace kvx::test::stored_twins;
 
 using slabs = spec<contiguous<kvx::half, stored_page, stored_cut>>;
 using offloading = spec<paged<bf16, stored_page, stored_cut, placement::offload_uva>, sign_buckets<key_sketch{.balance = 32}>, rsq_ip<4>>;
+using packed = spec<paged<float, stored_page, zones{.sink = 16, .local = 20}>, dci_tree<dci_shape{.block = 32}>>;
 
 }  // namespace
 
@@ -57,6 +58,33 @@ TEST_CASE("rows that have moved to host memory are saved from there") {
   CHECK(counts(x.a.stats()) == counted);
   const sequence u = x.restored_there(store, {.tokens = 60});
   CHECK(snapshot(x.a, u) == snapshot(x.b, x.b.fork(x.here, t, 60)));
+}
+
+TEST_CASE("rows of a layer that is decoded later come near before their columns are made") {
+  geometry g = layers_that_differ;
+  g.near_tokens = 96;
+  storing_twins<offloading> x(g);
+  const sequence s = x.learned(x.a, x.there, 60), t = x.learned(x.b, x.here, 60);
+  const auto store = x.saved_there(s, {});
+  x.a.close(x.there, s);
+  auto r = x.a.on_device().restore_layers(x.there, *store, digest{});
+  REQUIRE_MESSAGE(r.ok(), message(r.state()));
+  const sequence other = x.a.open(x.there);
+  feed(x.a, x.there, other, tokens(500, 40));
+  CHECK(x.a.stats().far_bytes > 0);
+  while (!r.done()) REQUIRE(x.a.on_device().decode_layer(x.there, r).ok());
+  CHECK(snapshot(x.a, r.of()) == snapshot(x.b, t));
+}
+
+TEST_CASE("a turn of semantic pages is packed without the queries of the sequence whose last page it copies") {
+  geometry g = layers_that_differ;
+  g.kinds[2] = layer_kind::dense();
+  storing_twins<packed> x(g);
+  const sequence s = x.learned(x.a, x.there, 100), t = x.learned(x.b, x.here, 100);
+  const auto turn = x.saved_there(s, {.first = 42});
+  const sequence u = x.restored_there(turn, {.after = s}), v = x.restored_here(turn, {.after = t});
+  CHECK(snapshot(x.a, u) == snapshot(x.b, v));
+  CHECK(snapshot(x.a, u) != snapshot(x.a, s));
 }
 
 namespace {

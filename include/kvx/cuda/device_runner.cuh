@@ -165,7 +165,7 @@ class device_runner {
       std::vector<upload_piece> pieces;
       try {
         if (const upload_piece list = offload_.plan(exec, of, step, where); list.bytes > 0) pieces.push_back(list);
-        add_moved_tables(exec, of, step, pieces);
+        add_moved_tables(exec, of, {}, pieces);
         uploads_.enqueue(exec, pieces);
       } catch (...) {
         tables_.forget();
@@ -272,10 +272,10 @@ class device_runner {
     return d;
   }
 
-  /// Tables of rows of the steps that are open beside this one, where its plan moves pages.
-  void add_moved_tables(const device& exec, const parts& of, const step_plan& step, std::vector<upload_piece>& pieces) {
+  /// Tables of rows of the steps that are open beside one with these parts, where its plan moves pages.
+  void add_moved_tables(const device& exec, const parts& of, std::span<const reservation::part> own, std::vector<upload_piece>& pieces) {
     for (std::size_t slot = 0; slot < of.book->slots().size() && offload_.moves(); ++slot) {
-      const bool mine = std::any_of(step.reserved.parts.begin(), step.reserved.parts.end(), [&](const auto& p) { return p.slot == slot; });
+      const bool mine = std::any_of(own.begin(), own.end(), [&](const auto& p) { return p.slot == slot; });
       if (of.book->slots()[slot].in_step && !mine) tables_.plan(exec, of.plan.groups.size(), slot, offload_.table(of, slot), pieces);
     }
   }
@@ -306,7 +306,7 @@ class device_runner {
           item.pages = tables_.plan(exec, groups, slot, offload_.table(of, slot), pieces);
           image.items.push_back(item);
         }
-        add_moved_tables(exec, of, step, pieces);
+        add_moved_tables(exec, of, step.reserved.parts, pieces);
       }
       image.fill(step, now.runs, columns, spills ? groups : columns);
       for (std::size_t g = 0; g < groups + (spills ? 1 : 0); ++g)
