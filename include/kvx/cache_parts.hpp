@@ -26,7 +26,11 @@ namespace kvx {
 ///     observe(exec, parts, step, layer, q)
 ///     replayed(step, where)                                   // a graph was launched in place of them
 ///     encode(exec, parts, step, accepted)                     // first part of commit: may throw, and nothing can be seen of it
-///     copy(exec, parts, copies)                               // rows and columns of pages; returns how many rows
+///     encode(exec, parts, step, accepted, first, layers)      // the same of some layers, of a sequence that is being restored
+///     place(exec, parts, step, where)                         // what is restored is near from here on, until others are planned or placed
+///     copy(exec, parts, copies)                               // rows and columns of pages
+///     forget_queries(exec, parts, step)                       // of the new tokens of a restored sequence, behind the copies
+///     hold(parts, slot, where)                                // rows of a sequence lie at their addresses as long as the result is there
 ///     count(parts, stats)                                     // what it adds to the counts of a cache, where there is something
 ///     release(exec)                                           // before pages are given back that work beside the stream may read
 ///     cut(exec, slot, tokens)                                 // the same, before a sequence is cut to its first `tokens` tokens or less
