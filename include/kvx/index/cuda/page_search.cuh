@@ -199,8 +199,10 @@ class page_finder {
   /// Whether page `seen` in order promises enough: probe_margin times the last of the pages that would be found now.
   __device__ bool next_matters(std::int64_t seen) {
     find_shares(best(), call_.to.probe_pitch, G(), seen, resident(), nullptr, s_.group);
-    for (int g = static_cast<int>(threadIdx.x); g < G(); g += Threads)
-      s_.promised[g] = exp(logits()[g * call_.to.page_pitch + order()[seen]] - s_.group.base[g]) * s_.group.factor[g];
+    for (int g = static_cast<int>(threadIdx.x); g < G(); g += Threads) {
+      const float x = logits()[g * call_.to.page_pitch + order()[seen]] - s_.group.base[g];
+      s_.promised[g] = exp(x < 60 ? x : 60.0f) * s_.group.factor[g];  // finite, so that a head without weight asks for nothing
+    }
     __syncthreads();
     float next = 0;
     for (int g = 0; g < G(); ++g) next += s_.promised[g];
