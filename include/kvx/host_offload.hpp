@@ -62,6 +62,7 @@ class host_offload {
     frames_ = page_frames(group.pages(), near, group.pages());
     const std::int64_t image = g.kv_heads * layout::shape.tokens * pitch_of<E>(layout::shape).row * static_cast<std::int64_t>(sizeof(E));
     images_ = std::make_unique<far_images<E>>(g.far, group.pages(), image, group.retrieving, packs, where);
+    if constexpr (packs) unstored_.resize(static_cast<std::size_t>(group.pages()));
     const std::int64_t unit = packs ? layout::shape.tokens : 1;
     const auto slots = static_cast<std::int32_t>(std::max<std::int64_t>(g.hot_rows / unit, fewest_hot_pages));
     const std::int64_t slot_elements = slots * unit * pitch_of<E>(layout::shape).row;
@@ -108,6 +109,18 @@ class host_offload {
     if (error != 0) throw_far_error(error, "read", 0, where);
   }
 
+  /// A step that restores a sequence: blocks that enter with it are packed without a commit, so the first begin that sees one stores it.
+  void place(const step_plan& step) {
+    if constexpr (packs) {
+      if (!on()) return;
+      const std::span<const batch_item> items = step.items[group_];
+      for (const entering_blocks& e : blocks_of(step.reserved, Spec::zones, layout::shape.tokens, {}, items)) {
+        for (std::int64_t b = e.first; b < e.first + e.count; ++b)
+          unstored_[static_cast<std::size_t>(items[e.entry].pages[(b + 1) * block_pages() - 1])] = true;
+      }
+    }
+  }
+
   /// What a step writes to, and its sinks and recent tokens, come near; those of steps that are open beside it stay.
   ///
   /// errors      capacity_error where more pages must be near than there is room for
@@ -122,6 +135,7 @@ class host_offload {
     const page_pool& pool = of.book->groups()[group_].pool;
     frame_request request;
     std::vector<page_id> restored;  // rows that came without a step
+    bool unstored = false;
     std::vector<bool> mine(slots.size());
     for (const reservation::part& p : step.reserved.parts) {
       mine[p.slot] = true;
@@ -131,16 +145,17 @@ class host_offload {
       for (std::int64_t page = Spec::zones.sink / tokens; slots[p.slot].whole() && page < recent; ++page) {
         if (frames_.of(units[static_cast<std::size_t>(page)]) < 0) restored.push_back(units[static_cast<std::size_t>(page)]);
       }
+      unstored = unstored || (slots[p.slot].whole() && lacks_images(units, recent));
     }
-    if (restored.empty() && frames_.settled(request.needed)) return;
+    if (restored.empty() && !unstored && frames_.settled(request.needed)) return;
     const std::size_t own = request.needed.size();
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (!slots[i].open || mine[i]) continue;
       add_needed(of, slots[i], slots[i].in_step || !slots[i].whole() ? request.needed : request.dear);
     }
+    if (unstored) store_restored(of, step, where);
     page_frames next = frames_;
     if (!restored.empty()) {
-      if constexpr (packs) store_restored(of, step, where);
       // Part after part through near memory, so that any length fits.
       const std::vector<page_id> others(request.needed.begin() + static_cast<std::ptrdiff_t>(own), request.needed.end());
       const auto part = static_cast<std::size_t>(std::max<std::int64_t>(1, frames_.near() - std::ssize(others)));
@@ -247,6 +262,21 @@ class host_offload {
     if constexpr (!packs) to.insert(to.end(), table.units.begin(), table.units.end());
   }
 
+  static constexpr std::int64_t block_pages() {
+    if constexpr (packs) return Spec::index_type::shape.block / layout::shape.tokens;
+    return 1;
+  }
+
+  /// Whether one of the blocks before a page has entered without a commit and is not stored yet.
+  bool lacks_images([[maybe_unused]] const std::vector<page_id>& units, [[maybe_unused]] std::int64_t end) const {
+    if constexpr (packs) {
+      for (std::int64_t page = block_pages(); page <= end; page += block_pages()) {
+        if (unstored_[static_cast<std::size_t>(units[static_cast<std::size_t>(page - 1)].index)]) return true;
+      }
+    }
+    return false;
+  }
+
   /// Writes the pages that are near, or nowhere yet, and go; reads those that come.
   void move(const parts& of, const page_pool& pool, const page_frames& next, call_site where) {
     going_.clear();
@@ -301,21 +331,24 @@ class host_offload {
           images_->write_by_page(image_of_.data(), layer.ordinal, ids[page], where);
         }
       }
+      unstored_[static_cast<std::size_t>(ids[first + block_pages() - 1])] = false;
     }
   }
 
   /// The same for the blocks of a step's sequences that came without a commit.
   void store_restored(const parts& of, const step_plan& step, call_site where) {
     if constexpr (packs) {
-      constexpr std::int64_t P = layout::shape.tokens, block_pages = Spec::index_type::shape.block / P;
+      constexpr std::int64_t P = layout::shape.tokens;
       for (std::size_t i = 0; i < step.reserved.parts.size(); ++i) {
+        const sequence_book::slot& slot = of.book->slots()[step.reserved.parts[i].slot];
+        if (!slot.whole()) continue;  // its blocks are still to be packed
         const std::int32_t* const ids = step.items[group_][i].pages;
-        const std::vector<page_id>& units = of.book->slots()[step.reserved.parts[i].slot].tables[group_].units;
-        const std::int64_t blocks = edge(Spec::zones, step.reserved.parts[i].length, P) / P / block_pages;
+        const std::vector<page_id>& units = slot.tables[group_].units;
+        const std::int64_t blocks = edge(Spec::zones, step.reserved.parts[i].length, P) / P / block_pages();
         for (std::int64_t b = 0; b < blocks; ++b) {
-          const std::span<const page_id> own(units.data() + b * block_pages, static_cast<std::size_t>(block_pages));
-          if (frames_.of(own.back()) >= 0) continue;
-          const held_pages held = hold(of, own, -1, where);  // a block may begin in the sequence that this one continues
+          const std::span<const page_id> own(units.data() + b * block_pages(), static_cast<std::size_t>(block_pages()));
+          if (!unstored_[static_cast<std::size_t>(own.back().index)]) continue;
+          const held_pages held = hold(of, own, -1, where);  // a block may lie in the sequence that this one continues
           store_block(of, ids, b, where);
         }
       }
@@ -329,6 +362,7 @@ class host_offload {
   memory_block slots_;
   std::vector<far_layer<E>> layers_;  // by ordinal; empty where all rows are near
   std::vector<E> image_of_;  // (H, P, pitch) of the page that is stored
+  std::vector<bool> unstored_;  // (pages) the last of a block whose semantic pages are not in the file yet; a stale one costs a write
   bool advised_ = false;
 };
 
@@ -342,6 +376,7 @@ struct all_in_memory {
   all_in_memory(const host&, const parts&, call_site) {}
   static auto rows_of(const memory& layer) { return layer.far; }
   static void check(const memory&, call_site) {}
+  static void place(const step_plan&) {}
   static void plan(const parts&, const step_plan&, call_site) {}
   static held_pages hold(const parts&, std::span<const page_id>, int, call_site) { return {}; }
   static held_pages hold_sources(const parts&, std::span<const page_copy>, call_site) { return {}; }

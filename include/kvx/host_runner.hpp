@@ -87,7 +87,7 @@ class host_runner {
   }
 
   /// Rows of a step that are written without begin, by what is restored, find their place.
-  void place(const host&, const parts&, const step_plan&, call_site) const {}
+  void place(const host&, const parts&, const step_plan& step, call_site) { offload_.place(step); }
 
   /// Nothing is known of the queries of new tokens.
   void forget_queries(const host&, [[maybe_unused]] const parts& of, [[maybe_unused]] const step_plan& step) const {

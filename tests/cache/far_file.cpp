@@ -178,6 +178,42 @@ TEST_CASE("rows in a file: outputs are those of a resident cache") {
   play<paris>(host{.threads = 3, .parallel = test::std_threads()});
 }
 
+TEST_CASE("rows in a file: blocks of a restored sequence whose pages another one brought near") {
+  twins<ice<placement::resident>, ice<placement::offload_bulk>> t(test::one_thread(), false);
+  const attend_options few{.keep = 32, .path = route::retrieve};
+  memory_store near, far;
+  const digest key = key_of(t.a.family(), std::vector<std::int32_t>{1});
+  const auto save = [&](std::int64_t first) {
+    REQUIRE(t.a.save(t.exec, t.open[0].a, near, key, {.first = first}).ok());
+    REQUIRE(t.b.save(t.exec, t.open[0].b, far, key, {.first = first}).ok());
+    t.close(0);
+  };
+  const auto restore = [&](const restore_options& on_a, const restore_options& on_b) {
+    const restored x = t.a.restore(t.exec, near, key, on_a), y = t.b.restore(t.exec, far, key, on_b);
+    REQUIRE(x.state.ok());
+    REQUIRE(y.state.ok());
+    t.open.push_back({x.of, y.of});
+  };
+  t.grow(390, few);
+  save(200);
+  t.grow(200, few);  // its recent tokens are a whole block and more, which is packed with what continues it
+  restore({.after = t.open[0].a}, {.after = t.open[0].b});
+  t.close(0);
+  t.decode(6, few);
+  t.grow(330, few);
+  t.decode(8, few);
+  t.close(1);
+  save(0);
+  restore({}, {});
+  t.fork(0, 170);
+  t.feed({1}, 1, false, few);  // the block before the fork's end is near before the other one has had a step
+  t.decode(8, few);
+  t.grow(330, few);
+  t.decode(8, few);
+  CHECK(t.compared > 1000);
+  CHECK(t.apart == 0);
+}
+
 TEST_CASE("rows in a file: what cannot be near is refused, and nothing has changed") {
   const host exec = test::one_thread();
   cache<host, ice<placement::offload_bulk>> c(exec, {}, small(64));
