@@ -303,6 +303,7 @@ void cache<Backend, Spec>::append(const Backend&, kvx::step& step, int layer, ca
   check_step(step, where);
   at(layer, where);
   require(!step.appended_[static_cast<std::size_t>(layer)], "append: the step has rows of this layer already", where);
+  if constexpr (requires { runner_.appended(step.plan_, layer); }) runner_.appended(step.plan_, layer);
   step.appended_[static_cast<std::size_t>(layer)] = true;
 }
 
@@ -348,9 +349,8 @@ void cache<Backend, Spec>::replayed(kvx::step& step, call_site where) {
   check_step(step, where);
   runner_.replayed(step.plan_, where);
   step.appended_.assign(step.appended_.size(), true);
-  for (const learning_entry& entry : step.plan_.learning) {
+  for (const learning_entry& entry : step.plan_.learning)
     for (const auto& sample : entry.samples) sample->seen.assign(sample->seen.size(), 1);
-  }
 }
 
 template <class Backend, class Spec>

@@ -96,9 +96,12 @@ class host_runner {
 
   template <class T>
   void append(const host& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> k, tensor_view<const T, 3> v) {
-    enter(step, layer);
+    enter(step, layer, true);
     append_rows(exec, of.layer(layer).rows, step.rows(of.layer(layer).group), k, v);
   }
+
+  /// External layouts: the caller has written the rows of a layer.
+  void appended(const step_plan& step, int layer) const { enter(step, layer, true); }
 
   template <class T>
   void attend(const host& exec, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> q, tensor_view<T, 3> out,
@@ -125,7 +128,7 @@ class host_runner {
 
   template <class T>
   void observe(const host&, const parts& of, const step_plan& step, int layer, tensor_view<const T, 3> q) {
-    enter(step, layer);
+    enter(step, layer, false);
     const memory& place = of.layer(layer);
     if (!place.retrieves) return;
     for (std::size_t i = 0; i < step.learning.size(); ++i)
@@ -192,9 +195,9 @@ class host_runner {
     }
   }
 
-  void enter(const step_plan& step, int layer) const {
+  void enter(const step_plan& step, int layer, bool rows) const {
     if constexpr (parts::columns.size() > 0) {
-      ahead_.enter(step, layer, [writer = columns_](const host& exec, const parts& of, step_plan& all, int one) {
+      ahead_.enter(step, layer, rows, [writer = columns_](const host& exec, const parts& of, step_plan& all, int one) {
         encode_layers(exec, *writer, of, all, {}, one, 1);
       });
     }

@@ -23,23 +23,25 @@ template <class Spec>
 class step_ahead {
  public:
   step_ahead(std::shared_ptr<background> by, const cache_parts<Spec>& of, const step_plan& step)
-      : by_(std::move(by)), of_(of), step_(step), ready_(of.layers.size()) {}
+      : by_(std::move(by)), of_(of), step_(step), ready_(of.layers.size()), has_rows_(of.layers.size()) {}
   step_ahead(const step_ahead&) = delete;
   step_ahead& operator=(const step_ahead&) = delete;
   ~step_ahead() { by_->call_off(this); }
 
-  /// The caller works on a layer: the one before it is left, and its columns are begun with.
+  /// The caller works on a layer: the one before it is left, and its columns are begun with where its rows are there.
   ///
+  /// rows        those of this layer are there now
   /// encode      encode(exec, parts, step, layer) fills the columns of a layer for all tokens of the step; it may throw
   template <class Encode>
-  void enter(int layer, const Encode& encode) {
+  void enter(int layer, bool rows, const Encode& encode) {
     rethrow();
+    if (rows) has_rows_[static_cast<std::size_t>(layer)] = 1;
     {
       const std::lock_guard lock(mutex_);
       ready_[static_cast<std::size_t>(layer)] = 0;  // more of its rows or queries may come
     }
     const int left = std::exchange(entered_, layer);
-    if (left >= 0 && left != layer && of_.layer(left).retrieves) start(left, encode);
+    if (left >= 0 && left != layer && of_.layer(left).retrieves && has_rows_[static_cast<std::size_t>(left)] != 0) start(left, encode);
   }
 
   bool ready(int layer) const {
@@ -82,7 +84,8 @@ class step_ahead {
   const cache_parts<Spec> of_;  // the cache may move
   step_plan step_;              // and so may the step; what its entries learn is shared with it
   mutable std::mutex mutex_;
-  std::vector<std::uint8_t> ready_;  // (layers)
+  std::vector<std::uint8_t> ready_;     // (layers)
+  std::vector<std::uint8_t> has_rows_;  // (layers) the caller's alone
   std::exception_ptr failed_;
   int entered_ = -1;
 };
@@ -124,10 +127,10 @@ class index_ahead {
 
   /// A step works on a layer: what was begun of this layer, by any step, is waited for; others go on.
   template <class Encode>
-  void enter(const step_plan& step, int layer, const Encode& encode) const {
+  void enter(const step_plan& step, int layer, bool rows, const Encode& encode) const {
     if (!by_) return;
     by_->finish_tag(layer);
-    if (ahead* const begun = of(step)) begun->enter(layer, encode);
+    if (ahead* const begun = of(step)) begun->enter(layer, rows, encode);
   }
 
   void count(cache_stats& to) const {

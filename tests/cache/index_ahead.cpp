@@ -1,6 +1,7 @@
 // Layers that are indexed beside the caller: the same bits whenever they are done, nothing of a step that is dropped, errors where the
 // caller is.
 
+#include <support/engine_pages.hpp>
 #include <support/feed.hpp>
 
 #include <kvx/kvx.hpp>
@@ -194,4 +195,37 @@ TEST_CASE("index_ahead: steps and caches go in the middle of it") {
   { const failing gone = std::move(moved); }
   left.reset();
   delay_ms = 0;
+}
+
+TEST_CASE("index_ahead: a layer whose rows the caller has still to write is not begun with") {
+  constexpr page_shape shape{.tokens = 8, .key_dim = 12, .value_dim = 10};
+  const auto ids = tokens(1, 80);
+  const auto columns_of = [&](int ahead) {
+    const host exec = with(ahead);
+    cache<host, spec<external<float, shape, zones{.sink = 8, .local = 20}>, test::checksum_index>> c(exec, {}, small());
+    test::engine_pages<float> engine(small(), shape, {}, 20, 1);
+    for (int layer = 0; layer < 4; ++layer) c.bind(layer, engine.rows(layer));
+    std::vector<std::int32_t> table;
+    engine.grow(table, 0, 80);
+    const sequence s = c.open(exec);
+    step of = c.begin(exec, {{s, 80, table}});
+    test::observe_all(c, exec, of, ids);
+    std::this_thread::sleep_for(std::chrono::milliseconds(ahead > 0 ? 5 : 0));
+    for (int layer = 0; layer < 4; ++layer) {
+      engine.write(table, 0, ids, layer);
+      c.append(exec, of, layer);
+    }
+    c.commit(exec, of);
+    std::vector<std::byte> bytes;
+    for (const int layer : {0, 2, 3}) {
+      for (std::size_t j = 1; j < 7; ++j) {
+        for (int h = 0; h < 2; ++h) {
+          const std::byte* const sum = c.column(layer, 0).at(c.pages(layer, s)[j], h);
+          bytes.insert(bytes.end(), sum, sum + sizeof(std::uint64_t));
+        }
+      }
+    }
+    return bytes;
+  };
+  CHECK(columns_of(2) == columns_of(0));
 }
