@@ -164,7 +164,7 @@ int run(const arguments& a) {
   const kvx::host exec{.threads = a.threads > 0 ? static_cast<int>(a.threads) : static_cast<int>(cores)};
   kvx::calibration judged;
   if (a.drift.empty()) {
-    const bool writes = std::ofstream(file_of(a, 0), std::ios::binary).good();  // refused now, not after minutes
+    const bool writes = std::ofstream(file_of(a, 0), std::ios::binary | std::ios::app).good();  // refused now, not after minutes
     if (!writes) throw file_error(file_of(a, 0) + ": cannot be written");
   } else if (const kvx::status s = kvx::read_calibration(read_file(a.drift), judged); !s.ok()) {
     throw file_error(a.drift + ": " + kvx::message(s));
