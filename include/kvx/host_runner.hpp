@@ -145,6 +145,7 @@ class host_runner {
       for (end = first + 1; end < of.geometry.layers && ready(end) == ready(first);) ++end;
       if (!ready(first)) encode(exec, of, step, accepted, first, end - first);
     }
+    if constexpr (offloads_to_file<layout>()) ahead_.finish();  // a step beside this one may be indexing a block that both have
     offload_.store(of, step, accepted, call_site::here());
   }
 
