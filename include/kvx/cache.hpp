@@ -48,7 +48,7 @@ class restoring;
 /// threads     one writer at a time; views may be read by many threads between steps
 /// moves       a cache that was moved from may be destroyed or assigned to, nothing else
 /// errors      usage_error for arguments out of their limits, capacity_error where pages or sequences run out; nothing has changed then
-/// cost        begin and commit: O(batch x groups of layers); append and attend neither allocate nor wait but for far rows and indexing ahead
+/// cost        begin and commit: O(batch x groups of layers); append and attend neither allocate nor wait but for far rows and index_ahead
 /// backend     the type of `exec`: kvx::host (kvx.hpp), kvx::device (kvx.cuh). Calls on streams are ordered: by one stream, or the caller
 template <class Backend, class Spec>
 class cache {
