@@ -41,8 +41,8 @@ const method table[] = {
     {"ice_faithful", false, retrieving, retrieve_pages<faithful, 192>, print_divergence, 192, places},
     {"ice_tokens", false, retrieving, retrieve_pages<tokens, 192>, print_divergence, 192, places},
     {"ice_tiered", false, retrieving, retrieve_pages<tiered, 32>, print_divergence, 32, places},
-    {"ice_tiered_0", true, retrieving, retrieve_pages<tiered, 0>, print_divergence, 0, places},
-    {"ice_tiered_20", true, retrieving, retrieve_pages<tiered, 32, 74>, print_divergence, 32, places},  // of 368 pages at 6,144 tokens
+    {"sweep_ice_tiered_0", true, retrieving, retrieve_pages<tiered, 0>, print_divergence, 0, places},
+    {"sweep_ice_tiered_20", true, retrieving, retrieve_pages<tiered, 32, 74>, print_divergence, 32, places},  // of 368 pages
     {"ice_tree", false, retrieving, retrieve_pages<ice<{.by = metric::diagonal, .rank = ranking::best_member}>, 192>, print_divergence, 192,
      places},
     {"ice_coded", false, retrieving, retrieve_pages<ice<{.by = metric::diagonal, .rank = ranking::coded_member}>, 192>, print_divergence,
