@@ -242,11 +242,19 @@ cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind, cu
   for (const void* p : {static_cast<const void*>(d), s})
     if (of(st).capture && !within(blocks, p) && !within(pinned, p)) return spoils_capture(), set(cudaErrorStreamCaptureUnsupported);
   return submit(
-      st, [=] { std::memcpy(d, s, n); }, cudaGraphNodeTypeMemcpy);
+      st,
+      [=] {
+        if (n > 0) std::memcpy(d, s, n);
+      },
+      cudaGraphNodeTypeMemcpy);
 }
 cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t st) {
   return submit(
-      st, [=] { std::memset(d, v, n); }, cudaGraphNodeTypeMemset);
+      st,
+      [=] {
+        if (n > 0) std::memset(d, v, n);
+      },
+      cudaGraphNodeTypeMemset);
 }
 cudaError_t cudaMemcpy(void* d, const void* s, size_t n, cudaMemcpyKind k) {
   if (spoils_capture()) return set(cudaErrorStreamCaptureUnsupported);
