@@ -33,6 +33,8 @@ function(kvx_variant preset)
   set(sweeps "")
   if(preset MATCHES "^tsan" AND matrix LESS 3)  # sweeps of attention on one thread, beside cases that start some
     set(sweeps "--test-case-exclude=what is attended to is *,keep covers the zone*,every length around *")
+  elseif(preset MATCHES "^asan" AND matrix LESS 3)  # minutes of products that Eigen or short cases do as well
+    set(sweeps "--test-case-exclude=perplexity of *,sampled components hold *,a basis of many directions *")
   endif()
   foreach(program IN LISTS programs)
     cmake_path(GET program FILENAME name)
