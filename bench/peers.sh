@@ -2,9 +2,10 @@
 # Searches the same keys by kvx, faiss and hnswlib: recall, time of a query, time to insert a key, as lines "name value" that are kept in
 # build/results/peers.txt. Takes a quarter of an hour. A peer that cannot be installed is left out.
 #
-# usage: bash bench/peers.sh [<filter> [<keys>]]
+# usage: bash bench/peers.sh [<filter> [<keys> [<best>]]]
 #   <filter>  only names that contain it
 #   <keys>    131072 unless given
+#   <best>    so many are searched for: 100 unless given; 192, twelve pages of 16, has a file of its own, peers_192.txt
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source bench/build.sh
@@ -24,5 +25,8 @@ fi
 build_bench bench_peers
 mkdir -p build/results
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$packages
-python3 bench/peers/peers.py "$bench_folder/peers/libbench_peers.so" "${1:-}" "${2:-131072}" |
-  tee -a build/results/peers.txt
+best=${3:-100}
+results=build/results/peers.txt
+[ "$best" = 100 ] || results=build/results/peers_$best.txt
+python3 bench/peers/peers.py "$bench_folder/peers/libbench_peers.so" "${1:-}" "${2:-131072}" "$best" |
+  tee -a "$results"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Searches the bench's keys for the best inner products, by kvx, by faiss and by hnswlib, one query at a time on one thread.
 
-usage: peers.py <library> [<filter> [<tokens>]]     prints "name value"; lines that begin with # say under which conditions
+usage: peers.py <library> [<filter> [<tokens> [<best>]]]     prints "name value"; lines that begin with # say under which conditions
 
-  peers_recall_<peer>_<setting>   share of the exact best 100 that a search returns, mean of 100 queries
+  peers_recall_<peer>_<setting>   share of the exact best (100) that a search returns, mean of 100 queries
   peers_us_<peer>_<setting>       microseconds of processor time of a query, its Python call included: the median over rounds in which all
                                   settings take turns
   peers_insert_us_<peer>          microseconds a key: encoding, adding; without training (peers_train_s_<peer>, seconds)
@@ -24,7 +24,7 @@ import numpy as np
 
 from contestants import contestants
 
-DIM, BEST, QUERIES, ROUNDS = 128, 100, 100, 5
+DIM, QUERIES, ROUNDS = 128, 100, 5
 GOOD = .9  # recall from which on times are compared
 
 
@@ -35,14 +35,14 @@ def seconds(run):
     return time.process_time() - start
 
 
-def exact_best(keys, queries):
-    """The ids of the largest products of each query, as sets."""
-    return [set(np.argpartition(keys @ q, -BEST)[-BEST:].tolist()) for q in queries]
+def exact_best(keys, queries, best):
+    """The ids of the `best` largest products of each query, as sets."""
+    return [set(np.argpartition(keys @ q, -best)[-best:].tolist()) for q in queries]
 
 
 def measure(settings, queries, exact):
     """[(setting, recall, seconds a query)]: recall from a round of its own, times as medians over rounds in turns."""
-    recalls = [np.mean([len(exact[i] & set(s.find(q).tolist())) / BEST for i, q in enumerate(queries)]) for s in settings]
+    recalls = [np.mean([len(exact[i] & set(s.find(q).tolist())) / len(exact[i]) for i, q in enumerate(queries)]) for s in settings]
     times = [[] for _ in settings]
     for _ in range(ROUNDS):
         for s, taken in zip(settings, times):
@@ -63,17 +63,18 @@ def compare(measured, inserted, show):
             show(f"peers_insert_over_kvx_{peer}", taken / inserted["kvx"])
 
 
-def main(library, wanted="", tokens="131072"):
-    count = int(tokens)
+def main(library, wanted="", tokens="131072", wanted_best="100"):
+    count, best = int(tokens), int(wanted_best)
 
     def show(name, value):
         if wanted in name:
             print(f"{name} {value:.4g}", flush=True)
 
     shared = ctypes.CDLL(os.path.abspath(library))
-    peers = contestants(shared, count, DIM, BEST)
+    peers = contestants(shared, count, DIM, best)
     keys, queries = peers[0].rows(QUERIES)
-    exact = exact_best(keys, queries)
+    exact = exact_best(keys, queries, best)
+    print(f"# the best {best} of {count} keys", flush=True)
     settings, inserted = [], {}
     for peer in peers:
         print(f"# {peer.name}: {peer.what}", flush=True)
@@ -89,6 +90,6 @@ def main(library, wanted="", tokens="131072"):
 
 
 if __name__ == "__main__":
-    if not 2 <= len(sys.argv) <= 4:
+    if not 2 <= len(sys.argv) <= 5:
         sys.exit(__doc__)
     main(*sys.argv[1:])
