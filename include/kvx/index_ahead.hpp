@@ -111,9 +111,13 @@ class index_ahead {
     if (by_) by_->finish();
   }
 
-  /// A step is planned. Where none of its tokens can enter the retrieval zone there is nothing to begin with.
+  /// A step is planned. Where none of its tokens can enter the retrieval zone there is nothing to begin with, and nothing may be begun with
+  /// while rows of one of its sequences are still to be restored.
   void plan(const cache_parts<Spec>& of, step_plan& step) const {
     if (!by_) return;
+    for (const reservation::part& p : step.reserved.parts) {
+      if (!of.book->slots()[p.slot].whole()) return;
+    }
     for (const reservation::part& p : step.reserved.parts) {
       constexpr std::int64_t tokens = Spec::layout_type::shape.tokens;
       if (edge(Spec::zones, p.length, tokens) == edge(Spec::zones, p.length + p.tokens, tokens)) continue;

@@ -140,6 +140,29 @@ TEST_CASE("layers of a balanced sequence can be used one by one") {
   }
 }
 
+TEST_CASE("layers of a step are not indexed ahead of rows that are still to be restored") {
+  host ahead = exec;
+  ahead.index_ahead = 2;
+  for (const std::int64_t n : {50, 200}) {  // before the balance is fixed, and after
+    CAPTURE(n);
+    usual a(exec, {}, three_layers), b(ahead, {}, three_layers);
+    memory_store store;
+    const sequence s = a.open(exec);
+    learn(a, s, tokens(1, n));
+    save_well(a, exec, s, store, {});
+    auto r = b.restore_layers(exec, store, digest{});
+    REQUIRE_MESSAGE(r.ok(), message(r.state()));
+    const std::vector<token> ids = tokens(500, 90);
+    learn(a, s, ids);
+    step step = b.begin(ahead, {{r.of(), 90}});
+    append_all(b, ahead, step, ids);
+    observe_all(b, ahead, step, ids);
+    while (!r.done()) REQUIRE(b.decode_layer(ahead, r).ok());
+    b.commit(ahead, step);
+    CHECK(all(a, s) == all(b, r.of()));
+  }
+}
+
 TEST_CASE("columns of another sketch are rebuilt; a frame without a balance gives one without queries") {
   CHECK(columns_digest<spec_of_usual>() != columns_digest<composition<key_sketch{.balance = 64, .seed = 2}>>());
   CHECK(columns_digest<spec_of_usual>() != columns_digest<composition<key_sketch{.balance = 128}>>());
