@@ -61,6 +61,12 @@ class cache {
   static constexpr bool spills = offloads<layout>() && requires { Backend::reads_far; };
 
   cache(const Backend& exec, Spec spec, kvx::geometry geometry, call_site where = call_site::here());
+  cache(cache&&) noexcept = default;
+  cache& operator=(cache&& other) noexcept {  // as if it were destroyed: work that goes on beside the caller ends before its memory goes
+    if (this == &other) return *this;
+    std::destroy_at(this);
+    return *std::construct_at(this, std::move(other));
+  }
 
   /// Memory that a cache of this geometry will reserve.
   static cache_bytes bytes(const kvx::geometry& geometry, call_site where = call_site::here()) {
@@ -145,7 +151,13 @@ class cache {
 
   /// On a device, in place of append and attend: a graph captured from them in an earlier step is launched for this one. That step had the
   /// same number of new tokens in each entry, and no other step was open beside either.
-  void replayed(kvx::step& step, call_site where = call_site::here());
+  void replayed(kvx::step& step, call_site where = call_site::here()) {
+    check_step(step, where);
+    runner_.replayed(step.plan_, where);
+    step.appended_.assign(step.appended_.size(), true);
+    for (const learning_entry& entry : step.plan_.learning)
+      for (const auto& sample : entry.samples) sample->seen.assign(sample->seen.size(), 1);
+  }
 
   /// On a device: what is enqueued later sees the columns of all committed tokens, as attention does by itself.
   void settle(const Backend& exec) { runner_.release(exec); }
@@ -217,7 +229,10 @@ class cache {
   using parts = cache_parts<Spec>;
   using memory = typename parts::memory;
 
-  const memory& at(int layer, call_site where) const;
+  const memory& at(int layer, call_site where) const {
+    require_range("layer", layer, 0, geometry().layers - 1, where);
+    return parts_.layer(layer);
+  }
   void check_step(const kvx::step& step, call_site where) const {
     require(step.book_ != nullptr, "step: committed or moved from", where);
     require(step.book_ == parts_.book, "step: of another cache", where);
@@ -238,12 +253,6 @@ cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geomet
       runner_(make_runner(exec, parts_)) {
   parts_.layers = place_layers<layout>(parts_.geometry, parts_.plan, parts::columns, memory_.data());
   parts_.balances = make_balances(parts_);
-}
-
-template <class Backend, class Spec>
-auto cache<Backend, Spec>::at(int layer, call_site where) const -> const memory& {
-  require_range("layer", layer, 0, geometry().layers - 1, where);
-  return parts_.layer(layer);
 }
 
 /// K and V of one layer count as one row.
@@ -342,15 +351,6 @@ void cache<Backend, Spec>::observe(const Backend& exec, const kvx::step& step, i
   at(layer, where);
   require_shape("q", q, {step.tokens(), geometry().query_heads, layout::shape.key_dim}, where);
   runner_.observe(exec, parts_, step.plan_, layer, read_only(q));
-}
-
-template <class Backend, class Spec>
-void cache<Backend, Spec>::replayed(kvx::step& step, call_site where) {
-  check_step(step, where);
-  runner_.replayed(step.plan_, where);
-  step.appended_.assign(step.appended_.size(), true);
-  for (const learning_entry& entry : step.plan_.learning)
-    for (const auto& sample : entry.samples) sample->seen.assign(sample->seen.size(), 1);
 }
 
 template <class Backend, class Spec>

@@ -130,9 +130,10 @@ struct failing_index {
 };
 std::atomic<int> failures{0}, encoded{0}, delay_ms{0};
 template <class E>
-void encode_page(const host&, const failing_index&, row_view<const E>, std::int32_t, int, std::array<std::byte*, 1>) {
+void encode_page(const host&, const failing_index&, row_view<const E>, std::int32_t, int, std::array<std::byte*, 1> columns) {
   ++encoded;
   if (delay_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+  *columns[0] = std::byte{1};
   if (failures > 0 && failures-- > 0) throw std::bad_alloc();
 }
 using failing = cache<host, spec<rows_in<8>, failing_index>>;
@@ -190,7 +191,13 @@ TEST_CASE("index_ahead: steps and caches go in the middle of it") {
     step forked = moved.begin(exec, {{moved.fork(exec, s, 101), 90}});
     forward(moved, exec, forked, std::span(ids).first(90), {});
   }
+  delay_ms = 20;
   left = moved.begin(exec, {{s, 60}});
+  forward(moved, exec, *left, std::span(ids).first(60), {});
+  moved = failing(exec, {}, small());  // the memory that is being written to goes, behind who writes
+  CHECK_THROWS_AS(moved.commit(exec, *left), usage_error);
+  delay_ms = 2;
+  left = moved.begin(exec, {{moved.open(exec), 60}});
   forward(moved, exec, *left, std::span(ids).first(60), {});
   { const failing gone = std::move(moved); }
   left.reset();
