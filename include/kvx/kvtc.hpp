@@ -14,9 +14,15 @@
 
 namespace kvx {
 
-/// A composition whose stored rows another codec codes.
+/// A composition whose stored rows another codec codes; index and reranker begin with the values that they have in it.
 template <class Spec, class Codec>
-using stored_by = spec<typename Spec::layout_type, typename Spec::index_type, typename Spec::reranker_type, Codec>;
+struct stored_by : spec<typename Spec::layout_type, typename Spec::index_type, typename Spec::reranker_type, Codec> {
+  constexpr stored_by() {
+    const Spec like{};
+    this->index = like.index;
+    this->reranker = like.reranker;
+  }
+};
 
 /// Every row kept and attended to; stored entropy-first, with sensitivity weights and predicted from tokens where the calibration has them.
 /// Ours.

@@ -286,3 +286,10 @@ TEST_CASE("numbers that no transform takes stay as they are; other calibrations 
   other.kinds[0] = layer_kind::window(40, 3);
   CHECK_THROWS_AS((void)ours(exec, spec_of<ours>(model()), other).restore(exec, store, digest{}), usage_error);  // a span of two kinds
 }
+
+TEST_CASE("a composition that another codec stores keeps the values of its policies") {
+  const stored_by<paris_kv_faithful<bf16, 8>, calibrated<kvtc_entropy>> paris;
+  CHECK(paris.reranker.rule.by == group_rule::kind::mean);
+  const stored_by<ice_cache_faithful<bf16, 8>, calibrated<kvtc_entropy>> ice;
+  CHECK(ice.index.interleave);
+}
