@@ -50,11 +50,11 @@ class block_index {
   using E = typename layout::element_type;
   static constexpr dci_shape shape = Spec::index_type::shape;
 
-  explicit block_index(const parts& of) : encoder_{{make_key_encoder<E, Spec::sketch.bits>(Spec::sketch, layout::shape.key_dim)}} {
+  block_index(const parts& of, call_site where) : encoder_{{make_key_encoder<E, Spec::sketch.bits>(Spec::sketch, layout::shape.key_dim)}} {
     if constexpr (any(Spec::others))
       encoder_.values = make_value_encoder<E, Spec::others.value_bits>(layout::shape.value_dim, Spec::sketch.seed);
-    require_range("index.reuse.layers", of.spec.index.reuse.layers, 1, 4096, call_site::here());
-    require_range("index.reuse.steps", of.spec.index.reuse.steps, 1, kept_pages::tokens, call_site::here());
+    require_range("index.reuse.layers", of.spec.index.reuse.layers, 1, 4096, where);
+    require_range("index.reuse.steps", of.spec.index.reuse.steps, 1, kept_pages::tokens, where);
     for (int l = 0; l < of.geometry.layers; ++l) {
       if (of.geometry.kind(l).sees == layer_kind::attention::retrieve) layers_.push_back(l);
     }

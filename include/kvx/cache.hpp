@@ -242,7 +242,7 @@ class cache {
 
   parts parts_;
   decltype(allocate(std::declval<Backend>(), std::int64_t{})) memory_;
-  decltype(make_runner(std::declval<Backend>(), std::declval<parts>())) runner_;  // goes before the memory that its work uses
+  decltype(make_runner(std::declval<Backend>(), std::declval<parts>(), call_site{})) runner_;  // goes before the memory that its work uses
   std::int64_t rows_copied_ = 0;
 };
 
@@ -250,7 +250,7 @@ template <class Backend, class Spec>
 cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geometry, call_site where)
     : parts_(plan_parts(std::move(spec), std::move(geometry), where, spills)),
       memory_(allocate(exec, parts_.plan.bytes.rows + parts_.plan.bytes.columns)),
-      runner_(make_runner(exec, parts_)) {
+      runner_(make_runner(exec, parts_, where)) {
   parts_.layers = place_layers<layout>(parts_.geometry, parts_.plan, parts::columns, memory_.data());
   parts_.balances = make_balances(parts_);
 }

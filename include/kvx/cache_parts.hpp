@@ -18,7 +18,7 @@
 namespace kvx {
 
 /// The parts of a cache that all backends share. What one backend adds (scratch, writers of columns, descriptors) is its runner's:
-/// `make_runner<Spec>(exec, parts)`, found by the backend's type, gives an object with
+/// `make_runner<Spec>(exec, parts, where)`, found by the backend's type, gives an object with
 ///
 ///     plan(exec, parts, step, where)                          // last part of begin: may throw, then the step is dropped
 ///     append(exec, parts, step, layer, k, v)                  // these only enqueue

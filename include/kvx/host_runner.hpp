@@ -67,7 +67,8 @@ class host_runner {
 
   static constexpr bool packs = packs_blocks<typename Spec::index_type>;
 
-  host_runner(const host& exec, const parts& of) : writer_(make_writer(exec, of)), offload_(exec, of, call_site::here()), ahead_(exec) {
+  host_runner(const host& exec, const parts& of, call_site where)
+      : writer_(make_writer(exec, of, where)), offload_(exec, of, where), ahead_(exec) {
     if (exec.index_ahead > 0) columns_ = std::make_shared<column_writer_type>(columns_by(writer_));
   }
 
@@ -217,15 +218,15 @@ class host_runner {
     return offload_.hold(of, pages, place.ordinal, where);
   }
 
-  static auto make_writer([[maybe_unused]] const host& exec, const parts& of) {
+  static auto make_writer([[maybe_unused]] const host& exec, const parts& of, [[maybe_unused]] call_site where) {
     if constexpr (packs) {
-      return block_index<Spec>(of);
+      return block_index<Spec>(of, where);
     } else {
       return column_writer<Spec>(exec, of.spec);
     }
   }
 
-  using writer_type = decltype(make_writer(std::declval<host>(), std::declval<parts>()));
+  using writer_type = decltype(make_writer(std::declval<host>(), std::declval<parts>(), call_site{}));
   using column_writer_type = std::remove_cvref_t<decltype(columns_by(std::declval<const writer_type&>()))>;
   writer_type writer_;
   memory_block scratch_;
@@ -235,8 +236,8 @@ class host_runner {
 };
 
 template <class Spec>
-host_runner<Spec> make_runner(const host& exec, const cache_parts<Spec>& of) {
-  return host_runner<Spec>(exec, of);
+host_runner<Spec> make_runner(const host& exec, const cache_parts<Spec>& of, call_site where) {
+  return host_runner<Spec>(exec, of, where);
 }
 
 }  // namespace kvx

@@ -225,7 +225,7 @@ TEST_CASE("rows in a file: what cannot be near is refused, and nothing has chang
   CHECK_THROWS_AS(c.view(1), usage_error);
   geometry nowhere = small(64);
   nowhere.far.folder = "/nonexistent/kvx";
-  CHECK_THROWS_AS((cache<host, ice<placement::offload_bulk>>(exec, {}, nowhere)), usage_error);
+  CHECK_THROWS_WITH_AS((cache<host, ice<placement::offload_bulk>>(exec, {}, nowhere)), doctest::Contains("far_file.cpp:"), usage_error);
 }
 
 TEST_CASE("rows in a file: a disk that is full or fails in the middle of decoding") {

@@ -58,12 +58,12 @@ class device_runner {
                 "on the device an index has the columns of a key sketch or of semantic pages, or none");
   static_assert(!any(Spec::others) || layout::shape.tokens <= most_tile_members, "tiers on the device: pages of at most 1,024 tokens");
 
-  device_runner(const device& exec, const parts& of)
+  device_runner(const device& exec, const parts& of, call_site where)
       : home_(exec),
         tables_(of.plan.groups.size() + 1, of.book->slots().size()),
-        offload_(exec, of, call_site::here()),
+        offload_(exec, of, where),
         encoder_(exec, of.geometry.layers, parts::columns.size() > 0) {
-    if constexpr (device_packs<Spec>) require_device_pages(of.spec, call_site::here());
+    if constexpr (device_packs<Spec>) require_device_pages(of.spec, where);
   }
   device_runner(device_runner&&) = default;
   device_runner& operator=(device_runner&&) = delete;
@@ -343,8 +343,8 @@ class device_runner {
 };
 
 template <class Spec>
-device_runner<Spec> make_runner(const device& exec, const cache_parts<Spec>& of) {
-  return device_runner<Spec>(exec, of);
+device_runner<Spec> make_runner(const device& exec, const cache_parts<Spec>& of, call_site where) {
+  return device_runner<Spec>(exec, of, where);
 }
 
 }  // namespace kvx
