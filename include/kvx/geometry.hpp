@@ -23,6 +23,7 @@ namespace kvx {
 /// max_step_tokens   most new tokens of one step, over all its sequences; window layers hold so many more; 0: max_tokens
 /// rope              which channels of keys and queries the model's rotary embedding turns into each other; what is learned of channels is
 ///                   shared by such pairs. Left out where there is one, retrieval finds less (recall .957 for .983 on our example model)
+/// model             a digest of whatever makes the rows, for stores: frames of another one are refused
 /// near_tokens, hot_rows   layouts with placement::offload_uva, on a device, or offload_bulk, on the host: tokens of all sequences whose
 /// rows
 ///                   lie near in layers that retrieve, at least those of a step, its sinks and recent zones (0: all); slots of each such

@@ -16,7 +16,7 @@ namespace kvx {
 /// layer       as many in all, for the KV heads of a layer together: the best of all their scores, which the softmax sum makes comparable
 /// mass        a head takes rows until those and the residents hold `mass` of its attention by the estimates; at most `keep`. Needs the
 ///             softmax sum; on the host alone
-/// source      ours: measured.md section 1
+/// source      ours: docs/results.md, attention in tiers
 struct retrieve_budget {
   enum class kind : std::uint8_t { head, layer, mass };
   kind of = kind::head;

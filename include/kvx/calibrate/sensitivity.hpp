@@ -67,7 +67,7 @@ struct coded_rows {
 /// exactness   sums in double
 /// cost        of a query and head, T (D + 2 Dv) multiply-adds; of a sample and head, T Dv^2; 8 Dv^2 bytes a query head
 /// errors      usage_error: shapes; a layer without projection or residuals when weights are asked for
-/// source      ours: measured.md section 3
+/// source      ours: docs/calibration.md, weights
 class sensitivity {
  public:
   explicit sensitivity(const attention_shape& shape, double common_share = default_common_share, call_site where = call_site::here())

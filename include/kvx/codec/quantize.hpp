@@ -14,7 +14,7 @@ namespace kvx {
 /// One step for a whole stream, with a dead zone: a policy of a chain.
 ///
 /// rounding    |v| = floor(|x| / step + rounding / 256): below a half, small coefficients become 0, whose bits are the cheapest
-/// source      measured.md section 3: .30, with centroids for reconstruction
+/// source      ours, measured: .30, with centroids for reconstruction
 struct dead_zone {
   int rounding = 77;
   friend constexpr bool operator==(const dead_zone&, const dead_zone&) = default;

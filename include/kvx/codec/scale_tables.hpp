@@ -23,7 +23,7 @@ inline constexpr int shape_count = 5;
 /// Raw bits of the i-th scale.
 KVX_HD constexpr int raw_bits_of_scale(int i) { return i < first_raw_scale ? 0 : 1 + (i - first_raw_scale) / scales_per_octave; }
 
-/// A component whose scale is below this many units under the step is not coded: all its values are 0 (.18 steps: algorithms/kvtc.md).
+/// A component whose scale is below this many units under the step is not coded: all its values are 0 (.18 steps).
 inline constexpr int rank_cut = -633;
 
 /// The number of the alphabet of a component under a step.

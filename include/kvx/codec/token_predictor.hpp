@@ -14,7 +14,7 @@ namespace kvx {
 ///
 /// what        z are the RMS-normed embeddings of tokens t and t - 1, side by side; zeros before the first token
 /// shapes      inputs (2 E, rank); rank 0: nothing is predicted
-/// source      ours: measured.md section 3
+/// source      ours: docs/results.md, stored caches
 struct token_predictor {
   std::int64_t embedding = 0;
   std::int64_t rank = 0;

@@ -153,7 +153,7 @@ static_assert(dci_columns({}, {16, 128, 128})[column_members].pitch() == 64 && d
 ///
 /// layers      of so many retrieving layers the first one searches, and the others take its pages
 /// steps       of so many positions, at most 32, the first one searches, and those behind it take its pages
-/// source      IceCache (arXiv 2604.10539) section 3: layers 3. Here both cost quality: measured.md section 2
+/// source      IceCache (arXiv 2604.10539) section 3: layers 3. Here both cost quality: docs/icecache.md
 struct page_reuse {
   int layers = 1;
   int steps = 1;

@@ -14,7 +14,7 @@ namespace kvx {
 /// mean          of the heads' logits, which is the logit of the mean query: the faithful rule
 /// max           of the heads' logits
 /// softmax_sum   sum over heads of exp(logit - Z), Z the log-sum-exp of the head's candidates and of what is attended anyway
-/// source        ParisKV (arXiv 2602.07721) takes the mean; measured.md section 1: the sum captures most attention
+/// source        ParisKV (arXiv 2602.07721) takes the mean; docs/results.md: the sum captures most attention
 struct group_rule {
   enum class kind : std::uint8_t { mean, max, softmax_sum };
   kind by = kind::softmax_sum;

@@ -21,8 +21,8 @@ namespace kvx {
 /// spread      how many spreads a page's best member may lie above its mean
 /// rule        how the heads of a group rank a page, a token of a beam, a mean together
 /// interleave  instead of the rule's best pages, each head's best, second best, ..., until so many are found
-/// source      nearest: Prioritized DCI (arXiv 1703.00440); interleave: IceCache (arXiv 2604.10539); measured.md section 2: the softmax
-///             sum captures more
+/// source      nearest: Prioritized DCI (arXiv 1703.00440); interleave: IceCache (arXiv 2604.10539); the softmax sum
+///             is ours, and captures more
 struct page_search {
   int pages = 12;
   int beam = 0;

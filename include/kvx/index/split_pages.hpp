@@ -31,7 +31,7 @@ struct page_slot {
 /// exactness   the same pages for any pieces in which tokens are inserted. After a cut the same tokens are in pages as a straight run
 ///             would have, but not in the same pages: a page that was cut in two stays so
 /// source      IceCache (arXiv 2604.10539) section 3. Blocks that are packed once (dci_shape::block) capture more and leave no slot
-///             empty (measured.md section 2); a cache grows by them alone, since splits change pages that forks share and depend on
+///             empty; a cache grows by them alone, since splits change pages that forks share and depend on
 ///             what was cut before (docs/design.md)
 class split_pages {
  public:

@@ -11,7 +11,7 @@ namespace kvx {
 ///             its K code and its coded V
 /// tail        the tokens of the zone that are no candidates take part page by page: the mean of their keys, the mean of their values,
 ///             as often as they are
-/// source      ours: measured.md section 1b. No tiers: ParisKV as published, in which the rest counts nothing
+/// source      ours: docs/tiers.md. No tiers: ParisKV as published, in which the rest counts nothing
 struct tiers {
   int value_bits = 0;
   bool tail = false;

@@ -23,7 +23,7 @@ namespace kvx {
 /// cost        3 D operations a row
 /// errors      usage_error: a dim below 1. Rows with NaN or infinity are left out. Channels without variance or energy count as 1e-6 of
 ///             the mean channel; where no query was seen, or fewer than two keys, or nothing varies, the balance is 1
-/// source      ours: algorithms/pariskv.md section 7; the geometric mean of Cov(k)^-1 and E q q^T, both taken as diagonal
+/// source      ours: docs/pariskv.md; the geometric mean of Cov(k)^-1 and E q q^T, both taken as diagonal
 class balance_moments {
  public:
   explicit balance_moments(int dim, call_site where = call_site::here()) : dim_(dim) {

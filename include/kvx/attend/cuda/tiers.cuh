@@ -251,7 +251,7 @@ constexpr std::int64_t attend_tiers_tickets(std::int64_t units, std::int64_t gro
 ///             of the reranking, which leave the tail out: what is skipped holds less than skip / candidates of all weight. With another
 ///             rule than the softmax sum, or a soft cap, every V is read
 /// errors      usage_error: pages of more than 1,024 tokens
-/// source      ours: measured.md sections 1b and 4
+/// source      ours: docs/tiers.md
 template <int Bits>
 void attend_tiers(const device& exec, page_shape page, const zones& cut, std::uint64_t seed, const device_batch& batch,
                   const tier_members& members, const rerank_input& in, const rerank_output& ranked, group_rule rule,

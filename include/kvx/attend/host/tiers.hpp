@@ -363,7 +363,7 @@ inline void attend(const kernels_used& kernels, const tier_view& of, const tier_
 /// cost        exponentials of G (C + pages) logits, V codes of the candidates that matter (tier_options::skip), a mean for each page
 /// exactness   integers and float sums in an order that depends on the arguments alone; instruction sets differ by rounding. A page all of
 ///             whose tokens are taken out adds nothing, bit for bit
-/// source      ours: measured.md sections 1b and 4
+/// source      ours: docs/tiers.md
 template <int ValueBits>
 void attend_tiers(const tier_view& of, const tier_options& options, tensor_view<float, 2> logits, std::span<softmax_state> states,
                   tensor_view<float, 2> sums, std::span<std::byte> scratch) {
