@@ -161,6 +161,13 @@ class sequence_saver {
       } else {
         add(0, last_);
       }
+      if constexpr (!layout::owns_rows) {
+        constexpr std::int64_t P = layout::shape.tokens;
+        for (const stored_range& r : ranges) {
+          for (std::int64_t page = r.first / P; page <= (r.first + r.count - 1) / P; ++page)
+            require(options_.pages[static_cast<std::size_t>(page)] >= 0, "save: a page of rows that are saved is negative in pages", where);
+        }
+      }
       for (const row_part part : {row_part::key, row_part::value}) {
         for (const stored_range& r : ranges) {
           const section_kind kind = r.coded ? section_kind::chunk : section_kind::rows;

@@ -73,6 +73,9 @@ TEST_CASE("rows in an engine's pages are saved, and restored into pages of a cac
     c.commit(x.exec, step);
   }
   CHECK_THROWS_AS((void)c.save(x.exec, s, x.store, digest{}), usage_error);  // whose pages?
+  engine_pages<bf16>::table lacking = table;
+  lacking[1] = -1;
+  CHECK_THROWS_WITH_AS((void)c.save(x.exec, s, x.store, digest{}, {.pages = lacking}), doctest::Contains("negative"), usage_error);
   save_well(c, x.exec, s, x.store, {.pages = table});
   x.same(x.fed(x.a, 77), restored_well(x.b, x.exec, x.store));
 
