@@ -20,7 +20,7 @@
 namespace {
 
 using namespace kvx;
-using test::append_all, test::attend_all, test::counts, test::feed, test::observe_all, test::snapshot, test::tokens;
+using test::append_all, test::attend_all, test::counts, test::feed, test::observe_all, test::snapshot, test::survive, test::tokens;
 
 using dense_only = spec<paged<float, page_shape{.tokens = 4, .key_dim = 9, .value_dim = 6}, zones{.sink = 2, .local = 5}>>;
 using slabs = spec<contiguous<bf16, page_shape{.tokens = 4, .key_dim = 9, .value_dim = 6}, zones{.sink = 2, .local = 5}>>;
@@ -40,30 +40,6 @@ struct fixture {
              .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::window(9, 2)},
              .rollback = 16};
   std::optional<test::cache_on_host<Spec>> c{std::in_place, exec, Spec{}, g};
-
-  /// Fails allocation 0, 1, 2, ... of the call until none fails. Returns how many the call makes.
-  template <class Look, class Call>
-  std::int64_t survive(const char* what, const Look& look, const Call& call) {
-    CAPTURE(what);
-    for (std::int64_t n = 0; n < 200; ++n) {
-      CAPTURE(n);
-      const auto before = look();
-      memory.until_failure = n;
-      bool threw = false;
-      try {
-        call();
-      } catch (const std::bad_alloc&) {
-        threw = true;
-      }
-      const bool failed = memory.until_failure < 0;
-      memory.until_failure = -1;
-      REQUIRE(threw == failed);
-      if (!threw) return n;
-      REQUIRE(look() == before);
-    }
-    FAIL("never succeeds");
-    return -1;
-  }
 };
 
 }  // namespace
@@ -82,16 +58,16 @@ TEST_CASE_TEMPLATE("every call survives device memory that runs out", Spec, dens
     return std::tuple(all, counts(c.stats()));
   };
   std::optional<sequence> fork;
-  x.survive("fork", look, [&] { fork = c.fork(exec, a); });
+  survive(x.memory, "fork", look, [&] { fork = c.fork(exec, a); });
   seen.push_back(*fork);
   std::optional<step> step;
-  const std::int64_t n = x.survive("begin", look, [&] { step = c.begin(exec, {{a, 50}, {*fork, 1}, {b, 40}}); });
+  const std::int64_t n = survive(x.memory, "begin", look, [&] { step = c.begin(exec, {{a, 50}, {*fork, 1}, {b, 40}}); });
   CHECK(n > 0);
   const auto ids = tokens(500, 91);
   append_all(c, exec, *step, ids);
   observe_all(c, exec, *step, ids);
-  x.survive("attend", look, [&] { attend_all(c, exec, *step, ids, {.keep = 8}); });
-  x.survive("commit", look, [&] { c.commit(exec, *step); });
+  survive(x.memory, "attend", look, [&] { attend_all(c, exec, *step, ids, {.keep = 8}); });
+  survive(x.memory, "commit", look, [&] { c.commit(exec, *step); });
   CHECK(c.length(a) == 80);
   step.reset();
   for (const sequence s : seen) c.close(exec, s);
