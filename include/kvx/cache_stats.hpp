@@ -29,7 +29,9 @@ struct cache_stats {
   std::int64_t retrieval_tokens = 0;
   std::int64_t recent_tokens = 0;
 
-  int balanced_sequences = 0;  ///< those whose balance was learned from queries of every retrieving layer and head; without, it is 1
+  /// Those whose balance was learned from queries of every retrieving layer and head; without, it is 1. On a device queries that are no
+  /// numbers count.
+  int balanced_sequences = 0;
 
   std::int64_t row_bytes = 0;     ///< rows in memory near the processor
   std::int64_t column_bytes = 0;  ///< columns, always near

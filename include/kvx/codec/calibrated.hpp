@@ -9,6 +9,7 @@
 #include <kvx/core/check.hpp>
 #include <kvx/core/digest.hpp>
 #include <kvx/core/status.hpp>
+#include <kvx/transform/half_product.hpp>
 #include <kvx/transform/matrix_product.hpp>
 
 #include <algorithm>
@@ -97,6 +98,7 @@ struct token_embeddings {
 /// model       made from the calibration file
 /// log2_step   of a dead zone: step_for_ratio, step_for_kl, step_for_error of the calibration; a call may say otherwise. Unused by plans
 /// product     matrix products; a library's are several times faster than the plain ones (eigen_product.hpp)
+/// device_product  of caches on a device: cublas_products of your handle; run null: tiled_products, which need no library
 /// embeddings  of the model's tokens, where the calibration predicts rows from them; asked for when saving and when restoring
 template <class Chain>
 struct calibrated {
@@ -105,6 +107,7 @@ struct calibrated {
   std::shared_ptr<const calibrated_model> model = nullptr;
   std::int16_t log2_step = 0;
   matrix_product product = plain_products();
+  half_product device_product = {};
   token_embeddings embeddings = {};
   Chain chain = {};
 };

@@ -9,6 +9,7 @@
 #include <kvx/core/element.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/cuda/device_scratch.cuh>
+#include <kvx/cuda/learned_balance.cuh>
 #include <kvx/entering_blocks.hpp>
 #include <kvx/entering_pages.hpp>
 #include <kvx/index/block_columns.hpp>
@@ -37,7 +38,7 @@ struct completed_balance {
   std::size_t entry = 0;
   std::vector<const query_sample*> samples;
 
-  /// Heads whose queries were seen; those that held NaN or infinity all the time count, too: the host does not know.
+  /// Heads whose queries were seen, as far as the host knows: see make_balance_table.
   void mark_seen(const learning_rules& rules, balance_table& table) const {
     for (int l = 0; l < rules.layers; ++l) {
       const bool seen =
@@ -125,9 +126,11 @@ class step_encoder {
     std::vector<balance_to_fix> to_fix;    // (layers that retrieve, completed)
     const std::int64_t samples = rules.samples(rules.tokens) - first;
     for (std::int64_t l = 0; !completed.empty() && l < rules.layers; ++l) {
-      for (std::int64_t i = 0; i < std::ssize(completed); ++i)
+      for (std::int64_t i = 0; i < std::ssize(completed); ++i) {
+        const balance_table& table = *step.learning[completed[static_cast<std::size_t>(i)].entry].balance;
         to_fix.push_back({at.key_pages + i * learned_pages, at.energies + (l * std::ssize(completed) + i) * samples, samples,
-                          step.learning[completed[static_cast<std::size_t>(i)].entry].balance->diagonals.get(), nullptr});
+                          table.diagonals.get(), seen_on_device(rules, table)});
+      }
     }
     const upload_piece pieces[] = {piece(at.pages, list), piece(at.energies, energies), piece(at.key_pages, key_pages),
                                    piece(at.to_fix, to_fix)};

@@ -13,6 +13,7 @@
 #include <kvx/cuda/stored_codec.cuh>
 #include <kvx/cuda/stored_rows.cuh>
 #include <kvx/stored_blocks.hpp>
+#include <kvx/transform/half_product.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -70,13 +71,14 @@ status encode_stored(const device& exec, const Spec& spec, const spans_on_device
       list.push_back(c);
   }
   copy_in_and_wait(exec, list_there.data(), list.data(), list_bytes);
+  const half_product product = device_products(spec.codec);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const chunks_in_run& r = in_runs[i];
     const stored_block& block = blocks[r.of.block];
     const turns_of_run turns(exec, model.of(), span_of(r.of), r.of);
     const auto rows = rows_of(r.of.block).template of<const E>(r.of.part, r.of.position, block.first_head, block.heads);
-    encode_chunk<typename Spec::codec_type::chain_type, E>(exec, tiled_products(), spec.codec.chain, spans.of(span_of(r.of), r.of.part),
-                                                           runs[i], rows, turns.view(), log2_step,
+    encode_chunk<typename Spec::codec_type::chain_type, E>(exec, product, spec.codec.chain, spans.of(span_of(r.of), r.of.part), runs[i],
+                                                           rows, turns.view(), log2_step,
                                                            reinterpret_cast<const device_chunk*>(list_there.data()) + r.first,
                                                            memory.data(), reinterpret_cast<chunk_result*>(results_there.data()) + r.first);
   }

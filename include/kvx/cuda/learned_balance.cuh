@@ -28,12 +28,20 @@ inline std::vector<std::shared_ptr<query_sample>> make_samples(const device& exe
   return samples;
 }
 
+/// Behind the diagonals lies what the device knows of `seen`; the table's own, the host's, counts heads whose queries held NaN or infinity
+/// all the time, too.
 inline std::shared_ptr<balance_table> make_balance_table(const device& exec, const learning_rules& r) {
-  const auto memory = std::make_shared<device_block>(allocate(exec, static_cast<std::int64_t>(r.values() * sizeof(float))));
+  const auto memory = std::make_shared<device_block>(
+      allocate(exec, static_cast<std::int64_t>(r.values() * sizeof(float)) + std::int64_t{r.layers} * r.heads));
   auto table = std::make_shared<balance_table>();
   table->diagonals = std::shared_ptr<float[]>(memory, reinterpret_cast<float*>(memory->data()));
   table->seen.resize(static_cast<std::size_t>(r.layers) * static_cast<std::size_t>(r.heads));
   return table;
+}
+
+/// `seen` (layers, heads) of a table in device memory.
+inline std::uint8_t* seen_on_device(const learning_rules& r, const balance_table& table) {
+  return reinterpret_cast<std::uint8_t*>(table.diagonals.get() + r.values());
 }
 
 }  // namespace kvx

@@ -12,9 +12,9 @@
 #include <kvx/core/status.hpp>
 #include <kvx/cuda/stored_codec.cuh>
 #include <kvx/cuda/stored_rows.cuh>
-
 #include <kvx/stored_access.hpp>
 #include <kvx/stored_blocks.hpp>
+#include <kvx/transform/half_product.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -42,6 +42,7 @@ class opened_chunks {
               std::span<const stored_chunk> stored) {
     const auto span_number = static_cast<std::size_t>(block.span);
     heads_ = block.heads;
+    product_ = device_products(spec.codec);
     std::vector<std::int64_t> at;  // (chunks)
     std::int64_t room = 0;
     std::vector<chunk_place> places;
@@ -110,7 +111,7 @@ class opened_chunks {
       for (const token_range& kept : ranges) {
         const std::int64_t low = std::max(kept.begin, r.in.of.position), high = std::min(kept.end, r.in.of.position + r.in.of.tokens);
         if (low >= high) continue;
-        restore_rows<E>(exec, tiled_products(), *r.span, r.run, rows.template of<E>(r.in.of.part, r.in.of.position, first_head, heads_),
+        restore_rows<E>(exec, product_, *r.span, r.run, rows.template of<E>(r.in.of.part, r.in.of.position, first_head, heads_),
                         r.turns.view(), {i * heads_, heads_, low - r.in.of.position, high - low}, features(r.in.of.part),
                         reinterpret_cast<const device_chunk*>(list_.data()) + r.in.first,
                         reinterpret_cast<const chunk_result*>(results_.data()) + r.in.first, r.memory.data());
@@ -132,6 +133,7 @@ class opened_chunks {
   }
 
   std::int32_t heads_ = 0;
+  half_product product_;
   std::vector<opened_run> runs_;
   device_block bytes_, list_, results_;
 };

@@ -32,7 +32,7 @@ inline learned_balance on_host(const device& exec, const learning_rules& r, cons
   if (from.balance == nullptr) return copy;
   const std::shared_ptr<balance_table> table = make_balance_table(host{}, r);
   copy_out_and_wait(exec, table->diagonals.get(), from.balance->diagonals.get(), static_cast<std::int64_t>(r.values() * sizeof(float)));
-  table->seen = from.balance->seen;
+  copy_out_and_wait(exec, table->seen.data(), seen_on_device(r, *from.balance), std::ssize(table->seen));
   copy.balance = table;
   return copy;
 }
@@ -49,6 +49,7 @@ inline void take_samples(const device& exec, const learning_rules& r, std::vecto
 inline std::shared_ptr<balance_table> take_table(const device& exec, const learning_rules& r, std::shared_ptr<balance_table>&& from) {
   std::shared_ptr<balance_table> table = make_balance_table(exec, r);
   copy_in_and_wait(exec, table->diagonals.get(), from->diagonals.get(), static_cast<std::int64_t>(r.values() * sizeof(float)));
+  copy_in_and_wait(exec, seen_on_device(r, *table), from->seen.data(), std::ssize(from->seen));
   table->seen = std::move(from->seen);
   return table;
 }

@@ -13,7 +13,9 @@
 #include <kvx/codec/host/calibrated.hpp>
 #include <kvx/codec/raw.hpp>
 #include <kvx/stored_blocks.hpp>
+#include <kvx/transform/cuda/tiled_product.cuh>
 #include <kvx/transform/cuda/turns.cuh>
+#include <kvx/transform/half_product.hpp>
 #include <kvx/transform/rope.hpp>
 
 #include <algorithm>
@@ -48,6 +50,12 @@ class spans_on_device {
   scale_tables_on_device tables_;
   std::vector<span_on_device> spans_;  // (spans, K and V)
 };
+
+/// The products that a codec works with on a device.
+template <class Chain>
+half_product device_products(const calibrated<Chain>& codec) {
+  return codec.device_product.run != nullptr ? codec.device_product : tiled_products();
+}
 
 /// Whether one table says where the rows of all layers of a block lie.
 template <class Spec>

@@ -1,20 +1,17 @@
 #pragma once
 // Where the rows of a device cache's sequence lie, as kernels that store and restore them are told.
 
-#include <kvx/backend/cuda/copy_in.cuh>
 #include <kvx/backend/cuda/memory.cuh>
+#include <kvx/backend/cuda/packed_upload.cuh>
 #include <kvx/backend/device.cuh>
 #include <kvx/cache_parts.hpp>
 #include <kvx/codec/calibrated.hpp>
 #include <kvx/codec/cuda/span_rows.cuh>
-#include <kvx/core/scratch_parts.hpp>
 #include <kvx/layout/page_table.hpp>
 #include <kvx/layout/row_view.hpp>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -57,25 +54,15 @@ class rows_on_device {
     }
     layers_ = std::ssize(layers);
     const std::vector<row_array<const E>> read(arrays.begin(), arrays.end());
-    std::vector<std::byte> all;
-    scratch_parts parts;
-    for (const bool counts : {true, false}) {  // first the bytes, then the addresses
-      if (!counts) {
-        all.resize(static_cast<std::size_t>(parts.used));
-        memory_ = allocate(exec, parts.used);
-        parts = {memory_.data(), 0};
-      }
-      const auto put = [&]<class T>(const std::vector<T>& from) {
-        const std::int64_t at = parts.used;
-        T* const to = parts.take<T>(std::ssize(from));
-        if (!counts && !from.empty()) std::memcpy(all.data() + at, from.data(), from.size() * sizeof(T));
-        return to;
-      };
-      pages_ = put(pages);
-      arrays_ = put(arrays);
-      read_arrays_ = put(read);
-    }
-    copy_in_and_wait(exec, memory_.data(), all.data(), parts.used, where);
+    packed_upload all;
+    const auto table = all.add(pages);
+    const auto to_write = all.add(arrays);
+    const auto to_read = all.add(read);
+    memory_ = all.place(exec);
+    pages_ = all.at(table);
+    arrays_ = all.at(to_write);
+    read_arrays_ = all.at(to_read);
+    all.bring(exec, where);
   }
 
   /// Rows of `heads` heads of each layer from a position on; T is E or const E.

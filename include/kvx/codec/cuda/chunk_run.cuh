@@ -1,14 +1,15 @@
 #pragma once
 // Consecutive chunks of one model, which the matrix products take at once: their shape, their memory, their list.
 
+#include <kvx/backend/device.cuh>
 #include <kvx/codec/cuda/device_chunk.cuh>
 #include <kvx/codec/cuda/encode_coefficients.cuh>
 #include <kvx/codec/cuda/span_model.cuh>
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/scratch_parts.hpp>
-#include <kvx/transform/cuda/half_product.cuh>
 #include <kvx/transform/cuda/split_halves.cuh>
+#include <kvx/transform/half_product.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -10,8 +10,8 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/scratch_parts.hpp>
-#include <kvx/transform/cuda/half_product.cuh>
 #include <kvx/transform/cuda/split_halves.cuh>
+#include <kvx/transform/half_product.hpp>
 
 #include <cuda_runtime.h>
 

@@ -3,12 +3,12 @@
 
 #include <kvx/backend/cuda/copy_in.cuh>
 #include <kvx/backend/cuda/memory.cuh>
+#include <kvx/backend/cuda/packed_upload.cuh>
 #include <kvx/backend/device.cuh>
 #include <kvx/codec/chain.hpp>
 #include <kvx/codec/packed_places.hpp>
 #include <kvx/codec/scale_tables.hpp>
 #include <kvx/core/bits.hpp>
-#include <kvx/core/scratch_parts.hpp>
 
 #include <cuda_runtime.h>
 
@@ -107,33 +107,28 @@ class span_on_device {
     view_.predictor_rank = model.prediction.rank;
     const std::vector<half> basis = padded(model.basis.basis, rank, features, view_.basis_pitch);
     const std::vector<half> outputs = padded(model.prediction.outputs, view_.predictor_rank, features, view_.basis_pitch);
-    std::vector<std::byte> all;
-    scratch_parts parts;
-    for (const bool counts : {true, false}) {  // first the bytes, then the addresses
-      if (!counts) {
-        all.resize(static_cast<std::size_t>(parts.used));
-        memory_ = allocate(exec, parts.used);
-        parts = {memory_.data(), 0};
-      }
-      const auto put = [&]<class T>(const T* from, std::int64_t count) -> const T* {
-        if (from == nullptr || count == 0) return nullptr;
-        const std::int64_t at = parts.used;
-        const T* const to = parts.take<T>(count);
-        if (!counts) std::memcpy(all.data() + at, from, static_cast<std::size_t>(count) * sizeof(T));
-        return to;
-      };
-      view_.basis.mean = put(model.basis.mean, features);
-      view_.basis.weights = put(model.basis.weights, features);
-      view_.basis.basis = put(basis.data(), std::ssize(basis));
-      view_.outputs = put(outputs.data(), std::ssize(outputs));
-      view_.scales = put(model.scales, rank);
-      view_.runs = put(static_cast<const packed_run*>(runs.data()), view_.run_count);
-      view_.run_of = put(static_cast<const std::int32_t*>(run_of.data()), view_.plan_components);
-      view_.levels.tables = put(model.levels.tables, model.levels.components);
-      view_.levels.table_of = put(model.levels.table_of, model.levels.components);
-      there_ = put(static_cast<const device_span_model*>(&view_), 1);
-    }
-    copy_in_and_wait(exec, memory_.data(), all.data(), parts.used, where);
+    packed_upload all;
+    const auto mean = all.add(model.basis.mean, features), weights = all.add(model.basis.weights, features);
+    const auto packed_basis = all.add(basis), packed_outputs = all.add(outputs);
+    const auto scales = all.add(model.scales, rank);
+    const auto packed = all.add(runs);
+    const auto packed_run_of = all.add(run_of);
+    const auto tables_of_levels = all.add(model.levels.tables, model.levels.components);
+    const auto table_of = all.add(model.levels.table_of, model.levels.components);
+    const auto itself = all.room_for<device_span_model>(1);
+    memory_ = all.place(exec);
+    view_.basis.mean = all.at(mean);
+    view_.basis.weights = all.at(weights);
+    view_.basis.basis = all.at(packed_basis);
+    view_.outputs = all.at(packed_outputs);
+    view_.scales = all.at(scales);
+    view_.runs = all.at(packed);
+    view_.run_of = all.at(packed_run_of);
+    view_.levels.tables = all.at(tables_of_levels);
+    view_.levels.table_of = all.at(table_of);
+    there_ = all.at(itself);
+    all.put(itself, &view_);
+    all.bring(exec, where);
   }
 
   /// The view, for the host to plan with, and the same in device memory, for kernels.

@@ -3,8 +3,9 @@
 
 #if __has_include(<cublas_v2.h>)
 #include <kvx/backend/cuda/memory.cuh>
+#include <kvx/backend/device.cuh>
 #include <kvx/core/check.hpp>
-#include <kvx/transform/cuda/half_product.cuh>
+#include <kvx/transform/half_product.hpp>
 
 #include <cublas_v2.h>
 #include <cuda_runtime.h>

@@ -7,7 +7,7 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/core/math.hpp>
-#include <kvx/transform/cuda/half_product.cuh>
+#include <kvx/transform/half_product.hpp>
 
 #include <cuda_runtime.h>
 

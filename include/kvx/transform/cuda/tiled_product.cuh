@@ -9,7 +9,7 @@
 #include <kvx/backend/cuda/vector_access.cuh>
 #include <kvx/backend/device.cuh>
 #include <kvx/core/bits.hpp>
-#include <kvx/transform/cuda/half_product.cuh>
+#include <kvx/transform/half_product.hpp>
 
 #include <cuda_runtime.h>
 
