@@ -18,7 +18,7 @@ namespace kvx {
 /// breadth     how many candidates the index proposes for them
 /// pages       how an index of semantic pages is searched
 /// path        `by_length`: prompts (more than 32 new tokens of a sequence) and short sequences attend densely; or say which
-/// scale       multiplies q.k; 0 means 1 / sqrt(D)
+/// scale       multiplies q.k; 0 means 1 / sqrt(D). Not negative in a layer that finds keys by their signs
 /// soft_cap    c > 0 replaces a score s by c tanh(s / c), after scaling
 /// lse         optional, (N, Q): log of the sum of exp(score), in nats; -inf where nothing was seen
 /// budget      whether `keep` counts rows of a KV head, of a layer's heads together, or is the most that an estimate may ask for
@@ -43,6 +43,11 @@ struct attend_options {
 inline void require_a_page(const attend_options& options, std::int64_t page_tokens, call_site where) {
   require(options.keep == 0 || options.keep >= page_tokens || options.pages.pages > 0, "attend: keep is less than the tokens of a page",
           where);
+}
+
+/// Refuses a scale that turns the order of keys around, where they are found by their signs.
+inline void require_scale(const attend_options& options, call_site where) {
+  require(options.scale >= 0, "attend: scale must not be negative in a layer that finds keys by their signs", where);
 }
 
 /// Refuses budgets that semantic pages have not.

@@ -1,6 +1,7 @@
 // An audit of attend says what retrieval missed, and changes nothing else.
 
 #include <support/feed.hpp>
+#include <support/thread_pool.hpp>
 
 #include <kvx/kvx.hpp>
 
@@ -62,4 +63,19 @@ TEST_CASE("an audit counts the mass that retrieval reaches and the error that it
   attention_audit none;
   c.attend(exec, step, 0, q.data(), out.data(), {.audit = &none});
   CHECK(none == attention_audit{});  // nothing to judge where nothing is retrieved
+}
+
+TEST_CASE("a negative scale is refused where keys are found by their signs, before threads begin; dense layers take it") {
+  const host exec{.threads = 2, .parallel = test::std_threads()};
+  cache_type c(exec, {},
+               {.layers = 2, .kv_heads = 2, .query_heads = 2, .max_tokens = 100, .kinds = {layer_kind::dense(), layer_kind::retrieve()}});
+  const sequence s = c.open(exec);
+  feed(c, exec, s, tokens(1, 80));
+  step step = c.begin(exec, {{s, 1}});
+  append_all(c, exec, step, tokens(300, 1));
+  const std::vector<float> q(2 * shape.key_dim, 1);
+  std::vector<float> out(2 * shape.value_dim);
+  c.attend(exec, step, 0, q.data(), out.data(), {.scale = -1});
+  CHECK_THROWS_AS(c.attend(exec, step, 1, q.data(), out.data(), {.keep = 4, .path = attend_options::route::retrieve, .scale = -1}),
+                  usage_error);
 }

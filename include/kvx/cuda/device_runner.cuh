@@ -109,6 +109,7 @@ class device_runner {
     require_device_budget(options.budget, where);
     if constexpr (device_packs<Spec> && !device_ranks<Spec>) require_a_page(options, layout::shape.tokens, where);
     if constexpr (device_packs<Spec>) require_head_budget(options, where);
+    if (reads_sketch<typename Spec::index_type> && of.layer(layer).retrieves) require_scale(options, where);
     const device_step& now = planned(step);
     const memory& place = of.layer(layer);
     const bool replays = is_capturing(exec);
