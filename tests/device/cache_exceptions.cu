@@ -106,11 +106,11 @@ TEST_CASE("the device of a call need not be the current one, and stays what it w
   int count = 0;
   REQUIRE(cudaGetDeviceCount(&count) == cudaSuccess);
   if (count < 2) return;
-  REQUIRE(cudaSetDevice(1) == cudaSuccess);
-  {
+  for (const bool is_default : {false, true}) {
+    REQUIRE(cudaSetDevice(1) == cudaSuccess);
     const test::test_stream stream;
     REQUIRE(cudaSetDevice(0) == cudaSuccess);
-    const device exec{.stream = stream.get(), .ordinal = 1};
+    const device exec{.stream = is_default ? nullptr : stream.get(), .ordinal = 1};
     test::cache_on_host<dense_only> c(exec, {}, {.layers = 1, .kv_heads = 1, .query_heads = 1, .max_tokens = 40});
     const sequence s = c.open(exec);
     feed(c, exec, s, tokens(1, 9));

@@ -2,8 +2,10 @@
 
 #include "device_array.cuh"
 
+#include <kvx/backend/cuda/dynamic_shared.cuh>
 #include <kvx/backend/cuda/event.cuh>
 #include <kvx/backend/cuda/launch.cuh>
+#include <kvx/cuda/device_scratch.cuh>
 
 #include <doctest/doctest.h>
 
@@ -17,7 +19,26 @@ using namespace kvx;
 using test::device_array, test::test_stream;
 
 __global__ void add(std::int64_t* x, std::int64_t y) { *x += y; }
+/// Declares 12 KiB itself.
+__global__ void declared_and_asked(std::int64_t* to, int asked) {
+  __shared__ std::int64_t own[1536];
+  auto* const more = dynamic_shared<std::int64_t>();
+  for (int i = 0; i < 1536; ++i) own[i] = *to;
+  for (int i = 0; i < asked; ++i) more[i] = i;
+  *to = own[1535] + more[asked - 1];
+}
 __global__ void doubled(std::int64_t* to, const std::int64_t* from) { *to = 2 * *from; }
+
+/// Remembers the stream in whose order a block was freed last.
+class freed_memory final : public device_resource {
+ public:
+  cudaStream_t behind = nullptr;
+  void* allocate(std::size_t bytes, cudaStream_t stream) override { return stream_ordered_memory()->allocate(bytes, stream); }
+  void deallocate(void* p, std::size_t bytes, cudaStream_t stream) noexcept override {
+    behind = stream;
+    stream_ordered_memory()->deallocate(p, bytes, stream);
+  }
+};
 
 bool lazy() {
   const char* text = std::getenv("SIMT_LAZY");
@@ -34,7 +55,7 @@ TEST_CASE("a stream that waits for an event sees what was before it, and one tha
   event done(0);
   done.hold(b);  // nothing was recorded: nothing is waited for
   launch(a, {dim3(1), 1}, add, x.data(), 4);
-  done.record(a.stream);
+  done.record(a);
   launch(a, {dim3(1), 1}, add, x.data(), 100);
   done.hold(b);
   launch(b, {dim3(1), 1}, doubled, y.data(), static_cast<const std::int64_t*>(x.data()));
@@ -73,7 +94,7 @@ TEST_CASE("a graph repeats what was captured, and waits for what an event stands
   CHECK(y.read()[0] == 0);  // nothing has run
   for (const std::int64_t expected : {22, 42, 62}) {
     launch(b, {dim3(1), 1}, add, x.data(), 10);
-    done.record(b.stream);
+    done.record(b);
     REQUIRE(cudaGraphLaunch(replay, a.stream) == cudaSuccess);
     main.wait();
     CHECK(y.read()[0] == expected);
@@ -96,4 +117,37 @@ TEST_CASE("a capture in which somebody waits or allocates is lost") {
     (void)cudaGetLastError();
   }
   stream.wait();
+}
+
+TEST_CASE("what a kernel declares counts with what a launch asks for: together they may be more than 48 KiB") {
+  const test_stream stream;
+  const device exec{.stream = stream.get()};
+  const device_array<std::int64_t> x(std::vector<std::int64_t>{1});
+  for (const int kib : {35, 37, 40, 48})
+    launch(exec, {dim3(1), 1, static_cast<std::size_t>(kib) * 1024}, declared_and_asked, x.data(), kib * 128);
+  stream.wait();
+  CHECK(x.read()[0] == 1 + (35 + 37 + 40 + 48) * 128 - 4);
+}
+
+TEST_CASE("the default stream of a call is that of its device, whichever device is current") {
+  int count = 0;
+  REQUIRE(cudaGetDeviceCount(&count) == cudaSuccess);
+  if (count < 2) return;
+  const device exec{.ordinal = 1};
+  event done(1);
+  done.record(exec);
+  done.hold(exec);
+  done.synchronize();
+}
+
+TEST_CASE("scratch that is outgrown is freed behind the stream that outgrows it") {
+  const test_stream first;
+  const own_stream second(0);
+  freed_memory memory;
+  const device a{.stream = first.get(), .memory = &memory}, b{.stream = second.get(), .memory = &memory};
+  device_scratch scratch;
+  scratch.reserve(a, 64, false);
+  scratch.reserve(b, 128, false);
+  CHECK(memory.behind == b.stream);
+  for (const device& exec : {a, b}) REQUIRE(cudaStreamSynchronize(exec.stream) == cudaSuccess);
 }

@@ -25,6 +25,7 @@ struct event_state {
   CUstream_st* by = nullptr;
 };
 struct CUevent_st {
+  int ordinal = 0;         // device that was current when it was made
   std::shared_ptr<event_state> state = std::make_shared<event_state>();
   bool captured = false;   // recorded last by a stream that was being captured
 };
@@ -133,8 +134,9 @@ bool within(const std::map<void*, size_t>& known, const void* p) {
 
 namespace simt {
 cudaError_t enqueue(const cudaLaunchConfig_t& c, const void* kernel, std::function<void()> body) {
+  // A device grants 48 KiB to what is declared and to what is asked for together; kernels here may declare 16.
   const auto it = smem_opt_in.find(kernel);
-  if (c.dynamicSmemBytes > 48 * 1024 && (it == smem_opt_in.end() || size_t(it->second) < c.dynamicSmemBytes))
+  if (c.dynamicSmemBytes > 32 * 1024 && (it == smem_opt_in.end() || size_t(it->second) < c.dynamicSmemBytes))
     return set(cudaErrorInvalidValue);
   const auto n = 1ull * c.blockDim.x * c.blockDim.y * c.blockDim.z;
   if (n == 0 || n > 1024 || c.gridDim.x == 0 || c.gridDim.y == 0 || c.gridDim.z == 0) return set(cudaErrorInvalidConfiguration);
@@ -281,6 +283,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 // ---- events ----
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
   *e = new CUevent_st;
+  (*e)->ordinal = current_ordinal;
   return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, cudaEventDefault); }
@@ -289,6 +292,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  if (!s && e->ordinal != current_ordinal) return set(cudaErrorInvalidResourceHandle);  // the default stream of the current device
   e->captured = of(s).capture != nullptr;
   if (e->captured) return cudaSuccess;              // the one capturing stream is in order anyway
   if (e->state->by != &of(s)) reach(e->state, e->state->recorded);   // records of one event are in order

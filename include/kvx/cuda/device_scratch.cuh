@@ -28,6 +28,7 @@ class device_scratch {
     device_block more = allocate(exec, keep ? std::max(bytes, 2 * now_.size()) : bytes);
     const current_device here(exec.ordinal);
     check("cudaMemsetAsync", cudaMemsetAsync(more.data(), 0, static_cast<std::size_t>(more.size()), exec.stream));
+    now_.free_behind(exec.stream);
     if (keep && now_.size() > 0) outgrown_.push_back(std::move(now_));
     now_ = std::move(more);
   }

@@ -237,13 +237,13 @@ class step_encoder {
   device beside(const device& exec) {
     device side = exec;
     side.stream = side_.get();
-    committed_.record(exec.stream);
+    committed_.record(exec);
     committed_.hold(side);
     return side;
   }
   void mark_encoded(const device& side, int ordinal) {
     encoded& last = layers_[static_cast<std::size_t>(ordinal)];
-    last.done.record(side.stream);
+    last.done.record(side);
     last.pending = true;
   }
 

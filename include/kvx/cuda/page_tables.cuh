@@ -27,6 +27,7 @@ class device_page_tables {
     table& t = tables_[slot * groups_ + group];
     if (std::ssize(now) > t.capacity) {
       const std::int64_t capacity = std::max<std::int64_t>({std::ssize(now), 2 * t.capacity, 16});
+      t.memory.free_behind(exec.stream);
       t.memory = allocate(exec, capacity * 4);
       t.capacity = capacity;
       t.pages.clear();

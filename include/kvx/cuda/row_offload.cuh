@@ -1,6 +1,7 @@
 #pragma once
 // Rows of layers that retrieve between near and far memory: what a step needs near comes near, and the oldest pages leave for it.
 
+#include <kvx/backend/cuda/copy_out.cuh>
 #include <kvx/backend/cuda/event.cuh>
 #include <kvx/backend/cuda/memory.cuh>
 #include <kvx/backend/cuda/pinned.cuh>
@@ -84,7 +85,11 @@ class row_offload {
   }
   row_offload(row_offload&&) = default;
   ~row_offload() {
-    if (shown_.size() > 0) (void)cudaStreamSynchronize(home_.stream);  // far memory and counts are the host's: nothing may still use them
+    if (shown_.size() == 0) return;
+    try {
+      wait_for(home_);  // far memory and counts are the host's: nothing may still use them
+    } catch (...) {  // the device is lost
+    }
   }
 
   const offloaded_rows<E>& rows_of(int ordinal) const { return layers_[static_cast<std::size_t>(ordinal)]; }

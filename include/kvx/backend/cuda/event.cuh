@@ -29,15 +29,17 @@ class event {
     if (handle_ != nullptr) (void)cudaEventDestroy(handle_);
   }
 
-  /// Stands behind all work that was enqueued on the stream so far.
-  void record(cudaStream_t stream) {
-    check("cudaEventRecord", cudaEventRecord(handle_, stream));
+  /// Stands behind all work that was enqueued on the stream of `exec` so far.
+  void record(const device& exec) {
+    const current_device here(exec.ordinal);  // whose default stream it may be
+    check("cudaEventRecord", cudaEventRecord(handle_, exec.stream));
     recorded_ = true;
   }
 
   /// Later work of the stream waits for the last record. In a graph it is the last record when the graph is launched.
   void hold(const device& exec) const {
     if (handle_ == nullptr) return;
+    const current_device here(exec.ordinal);
     const unsigned flags = is_capturing(exec) ? cudaEventWaitExternal : cudaEventWaitDefault;
     check("cudaStreamWaitEvent", cudaStreamWaitEvent(exec.stream, handle_, flags));
   }

@@ -94,6 +94,9 @@ class device_block {
   std::byte* data() const { return data_; }
   std::int64_t size() const { return static_cast<std::int64_t>(bytes_); }
 
+  /// Frees the block in the order of another stream of its device, behind which all lies that used it.
+  void free_behind(cudaStream_t stream) { stream_ = stream; }
+
  private:
   device_resource* resource_ = nullptr;
   int ordinal_ = 0;

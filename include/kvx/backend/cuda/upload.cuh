@@ -77,7 +77,7 @@ class upload_ring {
     }
     launch(exec, {.grid = dim3(static_cast<unsigned>(chunks)), .threads = upload_threads}, upload_chunks<upload_threads>,
            reinterpret_cast<const std::uint32_t*>(next.memory.data()));
-    next.done.record(exec.stream);
+    next.done.record(exec);
     turn_ = (turn_ + 1) % buffers;
   }
 

@@ -23,6 +23,7 @@ struct choose_scratch {
   float resident[most_scored_heads];
   std::uint32_t orders[most_scored_heads];
 };
+static_assert(4 * most_shared_scores + static_cast<std::int64_t>(sizeof(choose_scratch<512>)) + 1024 <= 99 * 1024);
 
 /// All candidates of a unit are chosen, by one block.
 template <int Threads>

@@ -44,8 +44,9 @@ struct rerank_shape {
 /// Candidates that one block takes, a thread two of them one after the other: two blocks on a multiprocessor hide each other's start.
 inline constexpr int rerank_threads = 256, rerank_candidates = 512;
 
-/// Most scores that the block which chooses keeps in dynamic shared memory: beyond it they go through the device's.
-inline constexpr std::int64_t most_shared_scores = 24 * 1024;
+/// Most scores that the block which chooses keeps in dynamic shared memory: beyond it they go through the device's. With what the kernels
+/// declare they fit the 99 KiB that a block may have on every architecture.
+inline constexpr std::int64_t most_shared_scores = 21 * 1024;
 
 /// Bytes of dynamic shared memory for so many scores; 0 where there are too many.
 KVX_HD constexpr std::size_t shared_score_bytes(std::int64_t scores) {
