@@ -74,7 +74,7 @@ struct tier_world {
       std::int32_t count = 0;
       for (std::int64_t j = 0; j <= pages; ++j) {
         const std::int64_t begin = std::max(zone.begin, (first + j) * P), end = std::min(zone.end, (first + j + 1) * P);
-        pages_of.push_back({count, j < pages && end - begin == P && random() % 9 != 0 ? 1 : 0});
+        pages_of.push_back({count, j < pages && end - begin == P && random() % 9 != 0 ? P : 0});
         for (std::int64_t t = begin; j < pages && t < end; ++t) {
           const bool is = j == 1 ? t == begin : j == 2 || j == 3 || uniform(random) < share;
           if (!is) continue;
@@ -135,7 +135,7 @@ tier_result by_definition(const tier_world& w, const tier_options& o, float scal
         for (int d = 0; d < w.Dv; ++d) mean.push_back(static_cast<double>(to_float(page.means[d])));
         const double term = page_unit * static_cast<double>(w.dots[static_cast<std::size_t>((h * w.pages + j) * w.group + g)]);
         double members = 0;
-        int left = w.P;
+        int left = now.tokens;
         for (std::int32_t t = now.start; t < next.start; ++t) {
           const auto at = static_cast<std::size_t>(h * w.pitch + t);
           const double logit = static_cast<double>(w.logits[static_cast<std::size_t>((h * w.group + g) * w.pitch + t)]);
@@ -151,8 +151,7 @@ tier_result by_definition(const tier_world& w, const tier_options& o, float scal
             for (std::size_t d = 0; d < v.size(); ++d) all.back().value[d] += v[d];
           }
         }
-        if (o.tail && now.whole != 0 && left >= fewest_in_tail)
-          all.push_back({capped(term - members / left), static_cast<double>(left), mean});
+        if (o.tail && left >= fewest_in_tail) all.push_back({capped(term - members / left), static_cast<double>(left), mean});
       }
       double top = -1e300, sum = 0;
       for (const part& p : all) top = std::max(top, p.logit);
@@ -293,7 +292,7 @@ TEST_CASE("what is all taken out adds nothing, bit for bit") {
   tier_world w{.P = 16, .Dv = 20, .heads = 2, .group = 3, .length = 400, .share = 1};
   w.fill<4>();
   std::fill(w.marks.begin(), w.marks.end(), std::uint8_t{1});
-  for (int h = 0; h < 2; ++h) w.pages_of[static_cast<std::size_t>(h * (w.pages + 1) + 1)].whole = 0;  // of one member
+  for (int h = 0; h < 2; ++h) w.pages_of[static_cast<std::size_t>(h * (w.pages + 1) + 1)].tokens = 0;  // of one member
   const tier_run got = on_device<4>(w, {}, .3f, 0, {});
   CHECK(got.states == w.states);
   CHECK(got.sums == w.sums);

@@ -40,14 +40,16 @@ struct twins {
   std::mt19937_64 random;
   token next = 1;
   std::int64_t compared = 0, apart = 0;
+  float within = 3e-4f;
 
   explicit twins(std::uint64_t seed) : random(seed) {}
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); }
 
-  /// Outputs and log-sum-exps agree: float sums in other orders, and exact to 2^-17 of the largest term.
+  /// Outputs and log-sum-exps agree: float sums in other orders, and exact to 2^-17 of the largest term. In tiers the host alone rounds
+  /// weights of coded rows, to 1/254 of the largest: `within` is larger there.
   void compare(const std::vector<float>& x, const std::vector<float>& y) {
     REQUIRE(x.size() == y.size());
-    for (std::size_t i = 0; i < x.size(); ++i) apart += !(std::abs(x[i] - y[i]) < 3e-4f);
+    for (std::size_t i = 0; i < x.size(); ++i) apart += !(std::abs(x[i] - y[i]) < within);
     compared += std::ssize(x);
   }
 

@@ -132,7 +132,7 @@ class compared_blocks {
     const device_array<block_to_index> blocks(list);
     const test::test_stream stream;
     const energy_column asked{learns() ? column : column_array{}, c_.dim, c_.page_tokens};
-    index_blocks<E>(device{.stream = stream.get()}, c_.shape, rows.view(), members, means, asked, c_.pairs, c_.sink, blocks.data(),
+    index_blocks<E>(device{.stream = stream.get()}, c_.shape, rows.view(), members, means, asked, c_.pairs, c_.sink, false, blocks.data(),
                     c_.blocks);
     stream.wait();
   }
@@ -230,7 +230,7 @@ TEST_CASE("misuse is refused") {
   const row_view<const float> rows{{}, {}, 1, 16, 8, 8};
   const device exec;
   const auto index = [&](const dci_shape& shape, std::int64_t sink) {
-    index_blocks<float>(exec, shape, rows, {}, {}, {}, {}, sink, nullptr, 0);
+    index_blocks<float>(exec, shape, rows, {}, {}, {}, {}, sink, false, nullptr, 0);
   };
   CHECK_THROWS_AS(index({.block = 2048}, 0), usage_error);
   CHECK_THROWS_AS(index({.block = 24}, 0), usage_error);

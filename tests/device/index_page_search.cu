@@ -90,7 +90,8 @@ class search_world {
     page_search_call<bf16, page_budget> call;
     static_cast<page_search_shape<page_budget>&>(call) =
         page_search_of(c_.shape, c_.rule, {c_.page_tokens, c_.dim, 4}, cut(), c_.heads, c_.heads * c_.group, tokens_, batch.view().longest,
-                       c_.options, false, c_.whole_below);
+                       c_.options, false, {.coded = false, .tail = false}, c_.whole_below);
+    call.by_page = true;
     call.rows = rows.view();
     call.members = arrays_[column_members];
     call.members.data = members.data();
@@ -109,18 +110,26 @@ class search_world {
     const test::test_stream stream;
     search_pages(device{.stream = stream.get()}, call);
     stream.wait();
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(call.units() * call.to.id_pitch)),
-        counts(static_cast<std::size_t>(call.units()));
-    kvx::check("cudaMemcpy", cudaMemcpy(ids.data(), call.to.ids, ids.size() * 4, cudaMemcpyDeviceToHost));
-    kvx::check("cudaMemcpy", cudaMemcpy(counts.data(), call.to.counts, counts.size() * 4, cudaMemcpyDeviceToHost));
+    const auto read = [](const std::int32_t* from, std::int64_t n) {
+      std::vector<std::int32_t> all(static_cast<std::size_t>(n));
+      kvx::check("cudaMemcpy", cudaMemcpy(all.data(), from, all.size() * 4, cudaMemcpyDeviceToHost));
+      return all;
+    };
+    const std::int64_t members_of_units = call.units() * call.to.id_pitch;
+    const std::vector<std::int32_t> ids = read(call.to.ids, members_of_units), counts = read(call.to.counts, call.units()),
+                                    slots = read(call.to.slots, members_of_units), places = read(call.to.places, members_of_units),
+                                    missed = read(call.to.missed, call.units());
     for (std::int64_t unit = 0; unit < call.units(); ++unit) {
       CAPTURE(unit);
       const std::int32_t* const first = ids.data() + unit * call.to.id_pitch;
       const std::int64_t token = unit / c_.heads;
       const batch_item& item = items[static_cast<std::size_t>(token / c_.new_tokens)];
       const std::vector<std::int32_t> there(first, first + counts[static_cast<std::size_t>(unit)]);
-      const std::vector<std::int32_t> here = found(item, token % c_.new_tokens, unit, call);
+      std::vector<std::int32_t> pages;
+      const std::vector<std::int32_t> here = found(item, token % c_.new_tokens, unit, call, pages);
       CHECK(there == here);
+      check_pages(item, token % c_.new_tokens, unit, pages, there, slots.data() + unit * call.to.id_pitch,
+                  places.data() + unit * call.to.id_pitch, missed[static_cast<std::size_t>(unit)]);
       sizes.insert(std::ssize(here));
     }
   }
@@ -147,11 +156,29 @@ class search_world {
     }
   }
 
+  /// Members page after page: their slots, and their places among the ids.
+  void check_pages(const batch_item& item, std::int64_t query, std::int64_t unit, const std::vector<std::int32_t>& pages,
+                   const std::vector<std::int32_t>& ids, const std::int32_t* slots, const std::int32_t* places, std::int32_t missed) const {
+    const dci_head<bf16> of = head_of(static_cast<std::size_t>(unit / c_.heads / c_.new_tokens), unit % c_.heads);
+    const std::int64_t P = c_.page_tokens;
+    std::size_t at = 0;
+    for (const std::int32_t page : pages) {
+      for (int m = 0; m < of.packed(c_.shape, page).count(); ++m, ++at) {
+        CHECK(slots[at] == page * P + m);
+        REQUIRE(places[at] < std::ssize(ids));
+        CHECK(ids[static_cast<std::size_t>(places[at])] ==
+              page * P / c_.shape.block * c_.shape.block + of.packed(c_.shape, page).member(m));
+      }
+    }
+    const token_zone z = zone_of(item, 0, cut(), c_.page_tokens, query);
+    CHECK(missed == (z.end - z.begin) / P - std::ssize(pages));
+  }
+
   std::vector<std::int32_t> found(const batch_item& item, std::int64_t query, std::int64_t unit,
-                                  const page_search_shape<page_budget>& shape) {
+                                  const page_search_shape<page_budget>& shape, std::vector<std::int32_t>& result) {
     const token_zone z = zone_of(item, 0, cut(), c_.page_tokens, query);
     const std::int64_t pages = (z.end - z.begin) / c_.page_tokens, wanted = pages > 0 ? shape.wanted(pages, z.committed) : 0;
-    std::vector<std::int32_t> result(static_cast<std::size_t>(wanted));
+    result.resize(static_cast<std::size_t>(wanted));
     std::iota(result.begin(), result.end(), static_cast<std::int32_t>(z.begin / c_.page_tokens));
     const dci_head<bf16> of = head_of(static_cast<std::size_t>(unit / c_.heads / c_.new_tokens), unit % c_.heads);
     if (wanted < pages && wanted > 0) {
@@ -161,6 +188,7 @@ class search_world {
       scratch_.resize(static_cast<std::size_t>(search_pages_bytes({c_.page_tokens, c_.dim, 4}, c_.group, z.end, how)) + 64);
       const auto n = search_pages<bf16>(host{.threads = 1}, c_.shape, of, {}, asked, how, result, aligned()).found;
       result.resize(static_cast<std::size_t>(n));
+      std::sort(result.begin(), result.end());
     }
     std::vector<std::int32_t> ids(result.size() * static_cast<std::size_t>(c_.page_tokens));
     ids.resize(static_cast<std::size_t>(tokens_of(c_.shape, of, result, ids.data())));

@@ -66,6 +66,7 @@ class page_tiers_case {
     return tree_head<float>(rows.view(), side_, items_[i].pages, items_[i].pages, h, cut.sink);
   }
   const block_column_arrays& columns() const { return side_; }
+  const std::vector<batch_item>& items() const { return items_; }
 
   void index() {
     const auto keys = make_key_encoder<float>(sketch, dims_.key_dim);

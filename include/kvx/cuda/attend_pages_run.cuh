@@ -2,6 +2,7 @@
 // Attention over semantic pages in a cache on the device: one run of new tokens, in one layer.
 
 #include <kvx/attend/cuda/pages.cuh>
+#include <kvx/attend/tiers.hpp>
 #include <kvx/attend_options.hpp>
 #include <kvx/backend/device.cuh>
 #include <kvx/cache_parts.hpp>
@@ -34,7 +35,6 @@ constexpr bool device_packs = [] {
     static_assert(shape.rank == dci_shape::ranking::mean_then_member || shape.rank == dci_shape::ranking::mean_key,
                   "semantic pages on a device: they are ranked by mean_then_member or mean_key");
     static_assert(shape.block <= most_packed_tokens, "semantic pages on a device: blocks of at most 1,024 tokens");
-    static_assert(!any(Spec::others), "semantic pages on a device: there are no tiers");
     static_assert(!offloads<typename Spec::layout_type>(), "semantic pages on a device: rows lie in the device's memory");
   }
   return packs_blocks<index>;
@@ -65,7 +65,7 @@ page_search_shape<page_budget> pages_of_run(const cache_parts<Spec>& of, std::in
                                             const attend_options& options, std::int64_t whole_below) {
   return page_search_of(Spec::index_type::shape, of.spec.index.rule, Spec::layout_type::shape, Spec::zones, of.geometry.kv_heads,
                         of.geometry.query_heads, tokens, longest, {options.keep, options.pages, options.scale, options.soft_cap},
-                        device_ranks<Spec>, whole_below);
+                        device_ranks<Spec>, tiers_used(Spec::others, options.others), whole_below);
 }
 
 /// shapes      q, out, lse: the rows of the run
@@ -80,6 +80,7 @@ void attend_pages_run(const device& exec, const cache_parts<Spec>& of, int layer
   device_page_layer<E> from{place.rows, place.side[column_members], place.side[column_member_means], {}, {}, Spec::sketch, Spec::zones,
                             batch};
   if constexpr (Spec::coded) from.codes = codes_of(place.side);
+  if constexpr (any(Spec::others)) from.values = page_values_of(place.side);
   if constexpr (device_learns<Spec>) {
     if (learns) from.energies = energies_of(place.side, page);
   }

@@ -14,8 +14,10 @@
 #include <kvx/entering_pages.hpp>
 #include <kvx/index/block_columns.hpp>
 #include <kvx/index/cuda/dci_tree.cuh>
+#include <kvx/index/cuda/page_values.cuh>
 #include <kvx/layout/batch_item.hpp>
 #include <kvx/learned_balance.hpp>
+#include <kvx/rerank/tiers.hpp>
 #include <kvx/sketch/cuda/balance.cuh>
 #include <kvx/sketch/cuda/key_code.cuh>
 #include <kvx/sketch/cuda/value_code.cuh>
@@ -193,9 +195,12 @@ class step_encoder {
       const row_view<const typename layout::element_type> rows(layer.rows);
       const energy_column energies = learns_metric(shape) ? energies_of(layer.side, layout::shape) : energy_column{};
       index_blocks(side, shape, rows, layer.side[column_members], layer.side[column_member_means], energies, of.geometry.rope,
-                   Spec::zones.sink, at.blocks, std::ssize(list));
+                   Spec::zones.sink, any(Spec::others), at.blocks, std::ssize(list));
       if constexpr (Spec::coded)
         encode_pages<Spec::sketch.bits>(side, Spec::sketch, rows, codes_of(layer.side), at.coded, std::ssize(coded));
+      if constexpr (any(Spec::others))
+        encode_page_values<Spec::others.value_bits>(side, shape, Spec::sketch, rows, layer.side[column_members], codes_of(layer.side),
+                                                    page_values_of(layer.side), Spec::zones.sink, at.blocks, std::ssize(list));
       mark_encoded(side, layer.ordinal);
     }
   }

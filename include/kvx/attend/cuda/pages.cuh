@@ -3,9 +3,12 @@
 // and those of a reranker.
 
 #include <kvx/attend/cuda/page_call.cuh>
+#include <kvx/attend/cuda/page_tiers.cuh>
 #include <kvx/attend/cuda/residents.cuh>
 #include <kvx/attend/cuda/rows.cuh>
+#include <kvx/attend/cuda/tiers.cuh>
 #include <kvx/attend/pages.hpp>
+#include <kvx/attend/tiers.hpp>
 #include <kvx/backend/cuda/launch.cuh>
 #include <kvx/backend/device.cuh>
 #include <kvx/core/check.hpp>
@@ -21,6 +24,7 @@
 #include <kvx/rerank/cuda/page_terms.cuh>
 #include <kvx/rerank/cuda/rsq_ip.cuh>
 #include <kvx/rerank/pass_through.hpp>
+#include <kvx/rerank/tiers.hpp>
 
 #include <cuda_runtime.h>
 
@@ -35,7 +39,8 @@ namespace kvx {
 /// Attention of the new tokens of a batch over the sinks, the recent tokens and the members of the pages found for each KV head.
 ///
 /// what        launches: residents (queries, attention to them); means; pages, and their members; attention to these, whose last block of a
-///             unit merges and finishes. Before that a reranker keeps the best of the members: one launch more, codes with a centre two
+///             unit merges and finishes. Before that a reranker keeps the best of the members: one launch more, codes with a centre two;
+///             tiers two more: what is left of the pages' means, and attention to those and to coded members
 /// shapes      q (N, Q, D), out (N, Q, Dv), lse (N, Q) or a null view, N = layer.batch.tokens; scratch and counters of attend_pages_scratch
 ///             for `shape`
 /// zones       within a step every token uses the edge of the committed length before it
@@ -85,18 +90,24 @@ void attend_pages(const device& exec, const device_page_layer<E>& layer, const R
   search_pages(exec, search, where);
   row_ids ids = to.search.members();
   if constexpr (!std::is_same_v<Reranker, pass_through>) {
-    to.chosen.counters = counters.data() + to.tickets;
-    rerank_input in{.ids = ids.ids, .counts = ids.counts, .id_pitch = ids.pitch};
-    in.plain = to.plain;
-    in.rotated = to.rotated;
-    in.lse = to.lse;
-    in.page_dots = to.page_dots;
-    in.page_pitch = to.search.page_pitch;
-    in.first_page = layer.zones.sink / Page.tokens;
-    in.scale = search.scale;
+    to.chosen.counters = counters.data() + to.tickets + to.tier_tickets;
+    rerank_input in = to.ranked_among(ids, layer.zones, Page.tokens, search.scale);
+    const tier_options& others = shape.budget.others;
+    if (others.any()) in.missed = to.search.missed;
     if constexpr (coded) {
       if (layer.sketch.centre) leave_page_dots(exec, Page, layer.codes, batch, in, to.chosen, to.page_dots);
       rerank(exec, reranker, layer.sketch, Page, layer.codes, batch, in, to.chosen);
+      if constexpr (any(tiers_of<Reranker>())) {
+        if (others.any()) {
+          key_columns means;
+          means[column_means] = layer.means;
+          leave_page_dots(exec, Page, means, batch, in, to.chosen, to.page_dots, &layer.zones);
+          const page_tier_members members{to.search, layer.members, Page.tokens, packed_page::entry_bytes(shape.index)};
+          attend_tiers<tiers_of<Reranker>().value_bits>(exec, Page, layer.zones, layer.sketch.seed, batch, members, in, to.chosen,
+                                                        reranker.rule, layer.values, others, options.soft_cap, to.states, to.sums, to.tiers,
+                                                        counters.data() + to.tickets, where);
+        }
+      }
     } else {
       rerank(exec, reranker, layer.sketch, layer.rows, batch, in, to.chosen);
     }

@@ -176,19 +176,8 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
   }
   row_ids ids{to.search.ids, to.search.counts, to.search.id_pitch, to.search.id_pitch};
   if constexpr (!std::is_same_v<Reranker, pass_through>) {
-    rerank_input in{.ids = to.search.ids, .counts = to.search.counts, .id_pitch = to.search.id_pitch};
-    if (others.any()) {
-      in.ids = to.members.ids;
-      in.counts = to.members.counts;
-      in.id_pitch = to.members.id_pitch;
-    }
-    in.plain = to.plain;
-    in.rotated = to.rotated;
-    in.lse = to.lse;
-    in.page_dots = to.page_dots;
-    in.page_pitch = to.search.page_pitch;
-    in.first_page = layer.zones.sink / Page.tokens;
-    in.scale = call.scale;
+    if (others.any()) ids = {to.members.ids, to.members.counts, to.members.id_pitch, to.members.id_pitch};
+    const rerank_input in = to.ranked_among(ids, layer.zones, Page.tokens, call.scale);
     if constexpr (std::is_same_v<Reranker, exact>) {
       rerank(exec, reranker, layer.sketch, layer.rows, batch, in, to.chosen, pages_of(far));
     } else {

@@ -2,10 +2,9 @@
 // The arrays between the launches of attention over what retrieval finds, for all units at once.
 
 #include <kvx/attend/cuda/attend_memory.cuh>
-#include <kvx/attend/cuda/rows.cuh>
-#include <kvx/attend/cuda/tiers.cuh>
+#include <kvx/attend/cuda/tier_members.cuh>
+#include <kvx/attend/cuda/unit_arrays.cuh>
 #include <kvx/attend/retrieve.hpp>
-#include <kvx/attend/softmax_state.hpp>
 #include <kvx/attend/tiers.hpp>
 #include <kvx/backend/device.cuh>
 #include <kvx/core/bits.hpp>
@@ -56,65 +55,40 @@ inline void require_device_budget(const retrieve_budget& budget, call_site where
           "attend: a budget by mass is the host's; on the device keep counts rows, of a KV head or of a layer's heads together", where);
 }
 
-/// What one call leaves for its own launches; a unit is a new token and a KV head.
+/// What one call leaves for its own launches.
 ///
-/// members, tiers   where the search is tiered
-/// page_dots        (units, page_pitch, G) where codes are read that have a centre, and the search leaves none
-/// plain, rotated   (units, G, D) queries
-/// lse, states      (units, G) of the residents
-/// sums             (units, G, Dv)
+/// members          where the search is tiered
+/// page_dots        those of the search, where it leaves some
 /// found            (units, most chosen) addresses, where chosen rows are fetched
-struct retrieve_arrays {
+struct retrieve_arrays : unit_arrays {
   bucket_search search;
   tier_members members;
-  tier_scratch tiers;
-  rerank_output chosen;
-  float* page_dots = nullptr;
-  float* plain = nullptr;
-  float* rotated = nullptr;
-  float* lse = nullptr;
-  softmax_state* states = nullptr;
-  float* sums = nullptr;
-  std::byte* attend = nullptr;
   const void** found = nullptr;
-  std::int64_t attend_bytes = 0;
-  std::int64_t tickets = 0;
-  std::int64_t tier_tickets = 0;
   std::int64_t member_counters = 0;
-  std::int64_t counters = 0;
 
   template <class E>
   retrieve_arrays(const device& exec, const row_view<E>& rows, const bucket_search_shape& shape, const retrieve_budget& budget,
                   scratch_parts& memory, bool fetches) {
     const std::int64_t units = shape.units(), G = shape.group;
     search = plan_search(shape, memory);
+    page_pitch = search.page_pitch;
     if (shape.tiered) {
       members = plan_members(search, memory);
-      tiers = tier_scratch(memory, units, G, shape.longest, shape.page);
+      take_tiers(units, G, shape.longest, shape.page, memory);
+      member_counters = tier_members::counters_needed(shape);
     }
     if (shape.ranked) {
       const std::int64_t candidates = shape.tiered ? members.id_pitch : shape.most_wanted();
       const bool pooled = budget.of == retrieve_budget::kind::layer && shape.heads > 1;
       chosen =
           plan_rerank({shape.heads, shape.group, shape.tokens, candidates, shape.keep, shape.whole_below, shape.tiered, pooled}, memory);
-      counters = chosen.counters_needed();
+      counters += chosen.counters_needed();
       page_dots = search.page_dots;
       if (shape.sketch.centre && !leaves_page_dots(shape.sketch, shape.by)) page_dots = memory.take<float>(units * search.page_pitch * G);
     }
-    plain = memory.take<float>(units * G * rows.key_dim);
-    rotated = memory.take<float>(units * G * rows.key_dim);
-    lse = memory.take<float>(units * G);
-    states = memory.take<softmax_state>(units * G);
-    sums = memory.take<float>(units * G * rows.value_dim);
-    attend_bytes = attend_rows_scratch(exec, rows, shape.tokens, G * shape.heads, most_chosen());
-    attend = memory.take<std::byte>(attend_bytes);
+    take_units(exec, rows, shape.tokens, G, true, most_chosen(), memory);
     if (fetches) found = memory.take<const void*>(units * most_chosen());
-    tickets = attend_rows_tickets(exec, rows, shape.tokens, G * shape.heads);
-    if (shape.tiered) {
-      tier_tickets = attend_tiers_tickets(units, G);
-      member_counters = tier_members::counters_needed(shape);
-    }
-    counters += tickets + tier_tickets + member_counters;
+    counters += member_counters;
   }
 
   std::int64_t most_chosen() const { return search.ranked ? chosen.chosen_pitch : search.id_pitch; }

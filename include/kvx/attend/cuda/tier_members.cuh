@@ -14,6 +14,7 @@
 #include <kvx/index/cuda/select_candidates.cuh>
 #include <kvx/index/cuda/unit_zone.cuh>
 #include <kvx/layout/device_batch.hpp>
+#include <kvx/rerank/cuda/rerank_units.cuh>
 
 #include <cuda_runtime.h>
 
@@ -24,10 +25,39 @@ namespace kvx {
 /// A page of a zone.
 ///
 /// start       where its members begin among the candidates of its unit
-/// whole       it lies whole in the zone and holds no key that is never found: it may have a tail
+/// tokens      that its tail stands for where none of them is a member: all of its own, if it lies whole in the zone and holds no key that
+///             is never found, else none
 struct tier_page {
   std::int32_t start;
-  std::int32_t whole;
+  std::int32_t tokens;
+};
+
+/// The members of one unit's zone, page after page. Plain members: it lies in shared memory.
+///
+/// page        counted from the zone's first; member: counted over the zone
+struct tier_unit_members {
+  static constexpr int fewest_untouched = fewest_in_tail;  ///< tokens of a page of which none is a member, if it has a tail
+  static constexpr bool may_be_unread = false;             ///< all members have codes that can be read
+
+  const tier_page* pages;
+  const std::int32_t* ids;
+
+  __device__ __forceinline__ std::int32_t start(std::int64_t page) const { return pages[page].start; }
+  /// column      id under which the page's columns lie
+  __device__ __forceinline__ std::int32_t tokens(std::int64_t page, std::int32_t column) const {
+    static_cast<void>(column);
+    return pages[page].tokens;
+  }
+  /// P times the page whose code the member's is, and its slot there.
+  __device__ __forceinline__ std::int32_t id(std::int64_t member) const { return ids[member]; }
+  /// Where it stands among the candidates that were ranked.
+  __device__ __forceinline__ std::int64_t place(std::int64_t member) const { return member; }
+};
+
+/// The pages of a unit's zone: `count` from page `first` of the sequence on, of KV head `head`. Plain members: it lies in shared memory.
+struct unit_pages {
+  std::int64_t unit, head, first, count;
+  const std::int32_t* ids;  ///< (count) under which their columns lie
 };
 
 /// Tokens of a chunk by page: `all` with every page without a tail taken as coded, `few` without those that hold a key never found.
@@ -53,6 +83,13 @@ struct tier_members {
   std::int64_t page_pitch = 0;
 
   KVX_HD constexpr tier_page* pages_of(std::int64_t unit) const { return pages + unit * (page_pitch + 1); }
+
+  /// How many members a unit has; -1 where neither codes nor tails count: no key of its zone is found.
+  __device__ __forceinline__ std::int32_t count_of(const device_batch&, const rerank_input&, const rerank_output&,
+                                                   std::int64_t unit) const {
+    return counts[unit] > 0 ? counts[unit] : -1;
+  }
+  __device__ __forceinline__ tier_unit_members of_unit(const unit_pages& of) const { return {pages_of(of.unit), ids + of.unit * id_pitch}; }
   static constexpr std::int64_t counters_needed(const bucket_search_shape& s) { return s.units() + 1; }
 };
 
@@ -182,7 +219,7 @@ __device__ __forceinline__ void write_members(const bucket_search& s, const unit
     for_each_page_of_group(place, P, [&](int page, std::uint32_t mask) {
       if (page >= c.pages || (P >= 16 && place % P != 0)) return;
       const std::uint32_t earlier = P >= 16 ? 0 : members & ((mask & (0u - mask)) - 1);
-      pages[page] = {static_cast<std::int32_t>(before + static_cast<std::uint32_t>(__popc(earlier))), (m.modes[page] & 4) != 0 ? 1 : 0};
+      pages[page] = {static_cast<std::int32_t>(before + static_cast<std::uint32_t>(__popc(earlier))), (m.modes[page] & 4) != 0 ? P : 0};
     });
   }
 }

@@ -27,15 +27,15 @@ KVX_HD constexpr int tile_pages(int page_tokens) {
 
 /// What a tile's weights are made of, for one unit. All pointers are the device's. Plain members: it lies in shared memory.
 ///
-/// pages       of the zone, from the piece's first; ids: (pages) under which their columns lie; dots (pages, G)
-/// members     (C) candidates of the unit; marks (C): not 0 where their rows are attended to; logits (G, pitch); scores (C) by which values
-///             are left out, null: none is
-/// least       score of a value that is read
+/// members     of the unit's zone, and its pages: see tier_unit_members
+/// ids         (pages of the zone) under which their columns lie; dots (pages, G)
+/// marks       (C), of the candidates that were ranked: 1 where their rows are attended to, else 0; logits (G, pitch); scores (C)
+/// skips       values are left out; least: score of one that is read
+template <class Members>
 struct tier_source {
-  const tier_page* pages;
+  Members members;
   const std::int32_t* ids;
   const float* dots;
-  const std::int32_t* members;
   const std::uint8_t* marks;
   const float* logits;
   const float* scores;
@@ -43,10 +43,13 @@ struct tier_source {
   float least;
   int first_head;
   int group;
-  int page_tokens;
   bool coded;
   bool tail;
+  bool skips;
 };
+
+/// Marks of members: taken as coded; attended to by their rows; left in the tail of their page, since no code of theirs can be read.
+inline constexpr std::uint8_t coded_member = 0, exact_member = 1, unread_member = 2;
 
 /// From a logit to a score in units of log 2.
 KVX_HD inline float tier_score(float logit, float soft_cap) {
@@ -70,7 +73,7 @@ struct tier_softmax {
 /// weights     of each head: logits, scores, then weights of coded members
 /// tails       scores of tails, then weights of pages: of their tails and coded members
 /// terms       logit of the page's mean; largest: score of the page
-/// ids         of pages; members: tokens; taken: places of those whose values are read
+/// ids         of pages; members: see tier_unit_members::id; taken: places of those whose values are read
 struct tier_tile {
   float weights[tier_heads][most_tile_members + 8];
   float tails[tier_heads][most_tile_pages + 1];
@@ -84,13 +87,14 @@ struct tier_tile {
 };
 
 /// Brings n pages from `first` of the source on, and their members. Returns how many these are. All threads call; ends in a barrier.
-template <int Threads>
-__device__ __forceinline__ int load_tier_tile(const tier_source& from, std::int64_t first, int n, tier_tile& tile,
+template <int Threads, class Members>
+__device__ __forceinline__ int load_tier_tile(const tier_source<Members>& from, std::int64_t first, int n, tier_tile& tile,
                                               const tier_softmax& heads) {
   const int tid = static_cast<int>(threadIdx.x);
   for (int p = tid; p <= n; p += Threads) {
-    tile.pages[p] = from.pages[first + p];
-    if (p < n) tile.ids[p] = from.ids[first + p];
+    const std::int32_t id = p < n ? from.ids[first + p] : 0;
+    if (p < n) tile.ids[p] = id;
+    tile.pages[p] = {from.members.start(first + p), p < n ? from.members.tokens(first + p, id) : 0};
   }
   for (int i = tid; i < n * tier_heads; i += Threads) {
     const int p = i / tier_heads, h = i % tier_heads, g = from.first_head + h;
@@ -102,12 +106,17 @@ __device__ __forceinline__ int load_tier_tile(const tier_source& from, std::int6
   const int count = static_cast<int>(tile.pages[n].start - begin);
 #pragma unroll 1
   for (int t = tid; t < count; t += Threads) {
-    tile.members[t] = from.members[begin + t];
-    tile.marks[t] = from.marks[begin + t];
+    const std::int64_t place = from.members.place(begin + t);
+    tile.members[t] = from.members.id(begin + t);
+    std::uint8_t mark = from.marks[place];
+    if constexpr (Members::may_be_unread) {
+      if (is_nan(from.scores[place])) mark = unread_member;
+    }
+    tile.marks[t] = mark;
 #pragma unroll
     for (int h = 0; h < tier_heads; ++h) {
       const int g = from.first_head + h;
-      if (g < from.group) tile.weights[h][t] = from.logits[g * from.pitch + begin + t];
+      if (g < from.group) tile.weights[h][t] = from.logits[g * from.pitch + place];
     }
   }
   __syncthreads();
@@ -115,8 +124,8 @@ __device__ __forceinline__ int load_tier_tile(const tier_source& from, std::int6
 }
 
 /// Logits become scores: of coded members, of what is left of each page. One thread a page and head.
-template <int Threads>
-__device__ __forceinline__ void score_tier_tile(const tier_source& from, int n, float soft_cap, tier_tile& tile) {
+template <int Threads, class Members>
+__device__ __forceinline__ void score_tier_tile(const tier_source<Members>& from, int n, float soft_cap, tier_tile& tile) {
   const std::int32_t begin = tile.pages[0].start;
   for (int i = static_cast<int>(threadIdx.x); i < n * tier_heads; i += Threads) {
     const int p = i / tier_heads, h = i % tier_heads;
@@ -127,9 +136,9 @@ __device__ __forceinline__ void score_tier_tile(const tier_source& from, int n, 
     int out = 0;  // tokens that are taken out of the tail
 #pragma unroll 1
     for (int t = tile.pages[p].start - begin; t < tile.pages[p + 1].start - begin; ++t) {
-      const bool exact = tile.marks[t] != 0;
+      const bool exact = tile.marks[t] == exact_member;
       float score = -infinity;
-      if (exists && (from.coded || exact)) {
+      if (exists && (exact || (from.coded && tile.marks[t] == coded_member))) {
         members += row[t] - term;
         ++out;
         if (!exact) score = tier_score(row[t], soft_cap);
@@ -137,8 +146,8 @@ __device__ __forceinline__ void score_tier_tile(const tier_source& from, int n, 
       row[t] = score;
       top = score > top ? score : top;
     }
-    const int left = from.page_tokens - out;
-    if (exists && from.tail && tile.pages[p].whole != 0 && left >= fewest_in_tail)
+    const int left = tile.pages[p].tokens - out;
+    if (exists && from.tail && left >= (out == 0 ? Members::fewest_untouched : fewest_in_tail))
       rest = log2_of_e * log(static_cast<float>(left)) + tier_score(tail_logit(term, members, left), soft_cap);
     tile.tails[h][p] = rest;
     tile.largest[h][p] = rest > top ? rest : top;
@@ -187,13 +196,15 @@ __device__ __forceinline__ void weigh_tier_tile(int n, tier_tile& tile, tier_sof
 }
 
 /// The members whose values are read, ascending; returns how many. All threads call.
-template <int Threads>
-__device__ __forceinline__ int take_values(const tier_source& from, int count, tier_tile& tile, block_scratch<unsigned, Threads>& scratch) {
+template <int Threads, class Members>
+__device__ __forceinline__ int take_values(const tier_source<Members>& from, int count, tier_tile& tile,
+                                           block_scratch<unsigned, Threads>& scratch) {
   const std::int64_t begin = tile.pages[0].start;
   int taken = 0;
   for (int first = 0; from.coded && first < count; first += Threads) {
     const int t = first + static_cast<int>(threadIdx.x);
-    bool reads = t < count && tile.marks[t] == 0 && (from.scores == nullptr || from.scores[begin + t] >= from.least);
+    bool reads = t < count && tile.marks[t] == coded_member;
+    if (reads && from.skips) reads = from.scores[from.members.place(begin + t)] >= from.least;
     if (reads) {
       bool weighs = false;
 #pragma unroll

@@ -65,12 +65,13 @@ struct tier_scratch {
 };
 
 /// What the kernel is told.
+template <class Members>
 struct tier_call {
   device_batch batch;
   zones cut;
   page_shape page;
   int page_shift = 0;
-  tier_members members;
+  Members members;
   rerank_input in;
   rerank_output ranked;
   coded_value_columns values;
@@ -104,36 +105,33 @@ struct tier_shared {
   }
 };
 
-/// Pages [first, last) of a unit's zone, whose first is `first_page` of the sequence, ids (pages of the zone): the softmax and sums of
-/// their tails and coded members, left in a slot.
-template <int Threads, int Bits>
-__device__ __forceinline__ void attend_tier_piece(const tier_call& call, tier_shared& shared, std::int64_t unit, int first_head,
-                                                  std::int64_t first_page, std::int64_t first, std::int64_t last, const std::int32_t* ids,
+/// Pages [first, last) of a unit's zone, which has `count` members: the softmax and sums of their tails and coded members, left in a slot.
+template <int Threads, int Bits, class Members>
+__device__ __forceinline__ void attend_tier_piece(const tier_call<Members>& call, tier_shared& shared, const unit_pages& of,
+                                                  std::int32_t count, int first_head, std::int64_t first, std::int64_t last,
                                                   std::int64_t slot) {
   __shared__ tier_softmax heads;
-  __shared__ tier_source from;
+  __shared__ tier_source<decltype(call.members.of_unit(of))> from;
   __shared__ sign_words signs, none;
   __shared__ float levels[16];
   __shared__ block_scratch<unsigned, Threads> scratch;
   const int tid = static_cast<int>(threadIdx.x), warp = warp_of_thread(), lane = lane_of_thread(), G = call.ranked.group;
   const int D = call.page.key_dim, Dv = call.page.value_dim;
-  const std::int64_t head = unit % call.ranked.heads;
-  const std::int32_t count = call.members.counts[unit];
+  const std::int64_t unit = of.unit;
   if (tid == 0) {
-    from.pages = call.members.pages_of(unit);
-    from.ids = ids;
+    from.members = call.members.of_unit(of);
+    from.ids = of.ids;
     from.dots = call.in.page_dots + unit * call.in.page_pitch * G;
-    from.members = call.members.ids + unit * call.members.id_pitch;
     from.marks = call.ranked.marks + unit * call.ranked.pitch;
     from.logits = call.ranked.logits_of(unit);
-    from.scores = call.skips ? call.ranked.scores + unit * call.ranked.pitch : nullptr;
+    from.scores = call.ranked.scores + unit * call.ranked.pitch;
     from.pitch = call.ranked.pitch;
-    from.least = call.skip / static_cast<float>(count);
+    from.least = call.skip / static_cast<float>(count > 0 ? count : 1);
     from.first_head = first_head;
     from.group = G;
-    from.page_tokens = call.page.tokens;
     from.coded = call.coded;
     from.tail = call.tail;
+    from.skips = call.skips;
   }
   if (tid < 16) levels[tid] = call.levels[tid];
   fill_sign_words(call.seed, Dv, signs);
@@ -165,11 +163,11 @@ __device__ __forceinline__ void attend_tier_piece(const tier_call& call, tier_sh
     if constexpr (Bits > 0) {
       const int taken = take_values<Threads>(from, members, shared.tile, scratch);
       codes.scale(heads.factor);
-      add_coded_values<Bits>(grid, shared.tile, taken, first_page + begin, call.page_shift, call.values, head, Dv, levels, codes);
+      add_coded_values<Bits>(grid, shared.tile, taken, of.first + begin, call.page_shift, call.values, of.head, Dv, levels, codes);
       read += taken;
     }
     means.scale(heads.factor);
-    add_page_means(grid, shared.tile, n, call.values, head, Dv, means);
+    add_page_means(grid, shared.tile, n, call.values, of.head, Dv, means);
     __syncthreads();
   }
 
@@ -193,28 +191,27 @@ __device__ __forceinline__ void attend_tier_piece(const tier_call& call, tier_sh
 }
 
 /// One block a piece of a unit's pages and four of its heads; the last block of these brings the pieces together with the residents.
-template <int Threads, int Bits>
-__global__ void __launch_bounds__(Threads, 2) attend_tiers_kernel(const tier_call call) {
-  __shared__ std::int64_t zone_pages, first_page;
-  __shared__ const std::int32_t* ids;
+template <int Threads, int Bits, class Members>
+__global__ void __launch_bounds__(Threads, 2) attend_tiers_kernel(const tier_call<Members> call) {
+  __shared__ unit_pages of;
   __shared__ std::int32_t count;
   const int G = call.ranked.group, tiles = (G + tier_heads - 1) / tier_heads, Dv = call.page.value_dim;
   const std::int64_t slot = blockIdx.x, unit_tile = slot / call.pieces, unit = unit_tile / tiles;
   const int piece = static_cast<int>(slot % call.pieces), first_head = static_cast<int>(unit_tile % tiles) * tier_heads;
   if (threadIdx.x == 0) {
     const token_zone zone = zone_of(call.batch, call.cut, call.page.tokens, unit / call.ranked.heads);
-    first_page = zone.begin >> call.page_shift;
-    zone_pages = ceil_div(zone.end, std::int64_t{call.page.tokens}) - first_page;
-    ids = zone.entry >= 0 ? call.batch.items[zone.entry].pages + first_page : nullptr;
-    count = zone.end > zone.begin ? call.members.counts[unit] : 0;
+    const std::int64_t first = zone.begin >> call.page_shift;
+    of = {unit, unit % call.ranked.heads, first, ceil_div(zone.end, std::int64_t{call.page.tokens}) - first,
+          zone.entry >= 0 ? call.batch.items[zone.entry].pages + first : nullptr};
+    count = zone.end > zone.begin ? call.members.count_of(call.batch, call.in, call.ranked, unit) : -1;
   }
   __syncthreads();
-  if (count <= 0) return;  // no key of the zone is found
-  const std::int64_t pages = zone_pages, each = tier_piece(pages, call.page.tokens), first = piece * each;
+  if (count < 0) return;
+  const std::int64_t pages = of.count, each = tier_piece(pages, call.page.tokens), first = piece * each;
   if (first >= pages) return;
   std::byte* const memory = dynamic_shared<std::byte>();
-  attend_tier_piece<Threads, Bits>(call, *reinterpret_cast<tier_shared*>(memory), unit, first_head, first_page, first,
-                                   first + each < pages ? first + each : pages, ids, slot);
+  attend_tier_piece<Threads, Bits>(call, *reinterpret_cast<tier_shared*>(memory), of, count, first_head, first,
+                                   first + each < pages ? first + each : pages, slot);
   const int pieces = tier_pieces(pages, call.page.tokens);
   if (!arrives_last(call.tickets + unit_tile, static_cast<unsigned>(pieces))) return;
 
@@ -240,8 +237,9 @@ constexpr std::int64_t attend_tiers_tickets(std::int64_t units, std::int64_t gro
 /// what        states and sums become those of what they stood for and of: the candidates that have no mark, by the logits of their key
 ///             codes and their value codes; and, for each page, what is left of it, as often as it is, by the mean of its logits and the
 ///             mean of the page's values. Without coded rows, candidates that have no mark stay in the tail
-/// shapes      states (units, G); sums (units, G, Dv), undivided; ranked: logits, marks and scores of a reranking of `members`; in: its
-///             input, with page_dots of every page of the zones; batch: under the page ids of the columns
+/// shapes      states (units, G); sums (units, G, Dv), undivided; ranked: logits, marks and scores of a reranking of `members`,
+/// tier_members
+///             or page_tier_members; in: its input, with page_dots of every page of the zones; batch: under the page ids of the columns
 /// units       logits in nats
 /// cost        one launch; exponentials of G (C + pages) logits, V codes of the candidates that matter (tier_options::skip), a mean for
 ///             each page, both once for every four heads; splits over blocks by pages
@@ -252,14 +250,14 @@ constexpr std::int64_t attend_tiers_tickets(std::int64_t units, std::int64_t gro
 ///             rule than the softmax sum, or a soft cap, every V is read
 /// errors      usage_error: pages of more than 1,024 tokens
 /// source      ours: docs/tiers.md
-template <int Bits>
+template <int Bits, class Members = tier_members>
 void attend_tiers(const device& exec, page_shape page, const zones& cut, std::uint64_t seed, const device_batch& batch,
-                  const tier_members& members, const rerank_input& in, const rerank_output& ranked, group_rule rule,
-                  const value_columns& values, const tier_options& options, float soft_cap, softmax_state* states, float* sums,
-                  const tier_scratch& scratch, unsigned* tickets, call_site where = call_site::here()) {
+                  const Members& members, const rerank_input& in, const rerank_output& ranked, group_rule rule, const value_columns& values,
+                  const tier_options& options, float soft_cap, softmax_state* states, float* sums, const tier_scratch& scratch,
+                  unsigned* tickets, call_site where = call_site::here()) {
   require_range("attend_tiers: tokens of a page", page.tokens, 1, most_tile_members, where);
   require_range("attend_tiers: value_dim", page.value_dim, 1, 576, where);
-  tier_call call;
+  tier_call<Members> call;
   call.batch = batch;
   call.cut = cut;
   call.page = page;
@@ -288,7 +286,7 @@ void attend_tiers(const device& exec, page_shape page, const zones& cut, std::ui
   const std::int64_t blocks = attend_tiers_tickets(ranked.units(), ranked.group) * call.pieces;
   require_range("attend_tiers: blocks", blocks, 0, INT32_MAX, where);
   launch(exec, {dim3(static_cast<unsigned>(blocks)), tier_threads, tier_shared::bytes(page.value_dim)},
-         attend_tiers_kernel<tier_threads, Bits>, call);
+         attend_tiers_kernel<tier_threads, Bits, Members>, call);
 }
 
 }  // namespace kvx

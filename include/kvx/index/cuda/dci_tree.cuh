@@ -15,6 +15,7 @@
 #include <kvx/index/cuda/query_metric.cuh>
 #include <kvx/index/dci_links.hpp>
 #include <kvx/index/dci_tree.hpp>
+#include <kvx/index/page_values.hpp>
 #include <kvx/layout/row_view.hpp>
 #include <kvx/sketch/query_energies.hpp>
 #include <kvx/transform/rope_pairs.hpp>
@@ -39,6 +40,7 @@ struct block_to_index {
 /// What the kernel is told.
 ///
 /// energies    null data: keys as they are
+/// finite_values   see dci_head
 template <class E>
 struct index_call {
   dci_shape shape;
@@ -48,6 +50,7 @@ struct index_call {
   energy_column energies;
   rope_pairs pairs;
   std::int64_t sink = 0;
+  bool finite_values = false;
   const block_to_index* blocks = nullptr;
 };
 
@@ -85,6 +88,10 @@ class block_indexer {
   __device__ int sink_pages() const { return sinks_ / P(); }
   __device__ int filled() const { return (rows_.n + P() - 1) / P(); }
   __device__ const E* key_of(int offset) const { return call_.rows.key.at(pages_[offset / P()], head_, offset % P()); }
+  __device__ bool has_value(int offset) const {
+    return !call_.finite_values ||
+           can_be_averaged(square_value(call_.rows.value.at(pages_[offset / P()], head_, offset % P()), call_.rows.value_dim));
+  }
 
   __device__ packed_page page(int j) const { return {call_.members.at(pages_[j], head_), P(), packed_page::entry_bytes(call_.shape)}; }
   __device__ bf16* mean_of(int j) const { return reinterpret_cast<bf16*>(call_.means.at(pages_[j], head_)); }
@@ -102,7 +109,7 @@ class block_indexer {
     __syncthreads();
     int n = 0;
     for (int turn = 0; turn < block; turn += Threads) {
-      const int t = turn + tid(), found = t < block ? s_.flags[t] : 0;
+      const int t = turn + tid(), found = t < block && s_.flags[t] != 0 && has_value(t) ? 1 : 0;
       int all = 0;
       const int at = n + block_exclusive_sum<Threads>(found, counts, all);
       if (found != 0) {
@@ -254,13 +261,13 @@ __global__ void __launch_bounds__(Threads, 2) index_blocks_kernel(index_call<E> 
 ///
 /// what        pages, counts, means and spreads, as index_blocks on the host; without links: neither the tree nor packing::projection
 /// shapes      blocks (count) in device memory; members, means: the columns of dci_tree; energies: what a metric is learned from, null
-///             data for none
+///             data for none; finite_values: see dci_head
 /// cost        one launch, a block of threads a block of tokens and head; keys are read from the caches of the multiprocessor
 /// exactness   the bytes of the host
 /// errors      usage_error: a shape that does not fit the page, keeps links, or has blocks of more than most_packed_tokens
 template <element E>
 void index_blocks(const device& exec, const dci_shape& shape, const row_view<const E>& rows, const column_array& members,
-                  const column_array& means, const energy_column& energies, const rope_pairs& pairs, std::int64_t sink,
+                  const column_array& means, const energy_column& energies, const rope_pairs& pairs, std::int64_t sink, bool finite_values,
                   const block_to_index* blocks, std::int64_t count, call_site where = call_site::here()) {
   require(is_valid(shape, rows.page_tokens), "index_blocks: the block must be whole pages, at most 65,536 tokens", where);
   require_range("index_blocks: tokens of a block, on a device", shape.block, 1, most_packed_tokens, where);
@@ -268,7 +275,7 @@ void index_blocks(const device& exec, const dci_shape& shape, const row_view<con
   require_range("index_blocks: key_dim", rows.key_dim, 1, 576, where);
   require(sink % rows.page_tokens == 0, "index_blocks: sinks must be whole pages", where);
   require_range("index_blocks: blocks", count, 0, INT32_MAX / (rows.heads > 0 ? rows.heads : 1), where);
-  const index_call<E> call{shape, rows, members, means, energies, pairs, sink, blocks};
+  const index_call<E> call{shape, rows, members, means, energies, pairs, sink, finite_values, blocks};
   scratch_parts size;
   packing_shared<E>(size, shape.block, rows.key_dim);
   launch(exec,

@@ -23,6 +23,7 @@ namespace kvx {
 /// budget          budget.wanted(page tokens, pages of the zone): pages to be found, no fewer of a longer zone
 /// how             page_search, but for its pages and beam
 /// whole_below     in sequences that hold fewer committed tokens than this all pages of the zone are found
+/// by_page         members are listed in the order of their pages, too
 template <class Budget>
 struct page_search_shape {
   dci_shape index;
@@ -35,6 +36,7 @@ struct page_search_shape {
   Budget budget;
   page_search how;
   std::int64_t whole_below = 0;
+  bool by_page = false;
 
   KVX_HD constexpr std::int64_t units() const { return tokens * heads; }
 
@@ -53,6 +55,9 @@ struct page_search_shape {
 ///
 /// ids, counts (units, id_pitch) members of the pages found, ascending; how many (units), -1 for a unit that takes no part
 /// found       (units, found_pitch) pages, ascending; before: members of those before each
+/// missed      (units): how many pages of the zone were not found
+/// slots, places   by_page: (units, id_pitch) members page after page: P times the page and the number of the member; where each stands
+///             among the ids
 /// logits      (units, G, page_pitch) of the pages' means and spreads, entry 0 for the page of the zone's first token
 /// scores      (units, page_pitch)
 /// tops        (units, probe_pitch) the most promising pages, ascending; order: the best first
@@ -62,6 +67,9 @@ struct page_search_arrays {
   std::int32_t* counts = nullptr;
   std::int32_t* found = nullptr;
   std::int32_t* before = nullptr;
+  std::int32_t* missed = nullptr;
+  std::int32_t* slots = nullptr;
+  std::int32_t* places = nullptr;
   float* logits = nullptr;
   float* scores = nullptr;
   std::int32_t* tops = nullptr;
@@ -83,6 +91,11 @@ struct page_search_arrays {
     counts = memory.take<std::int32_t>(units);
     found = memory.take<std::int32_t>(units * found_pitch);
     before = memory.take<std::int32_t>(units * found_pitch);
+    missed = memory.take<std::int32_t>(units);
+    if (s.by_page) {
+      slots = memory.take<std::int32_t>(units * id_pitch);
+      places = memory.take<std::int32_t>(units * id_pitch);
+    }
     logits = memory.take<float>(units * s.group * page_pitch);
     scores = memory.take<float>(units * page_pitch);
     tops = memory.take<std::int32_t>(units * probe_pitch);

@@ -10,7 +10,8 @@
 
 namespace kvx {
 
-/// The tokens of some pages of one unit, by one block of threads: members that can be found, ascending.
+/// The tokens of some pages of one unit, by one block of threads: members that can be found, ascending, and where it is asked for in the
+/// order of their pages.
 ///
 /// shapes      found: count pages, ascending, seen by all threads; all threads call
 /// cost        a token is compared with those of the pages found in its block
@@ -44,6 +45,10 @@ __device__ void list_members(const page_search_call<E, Budget>& call, std::int64
     while (first > 0 && found[first - 1] / of_block == block) add_smaller(--first);
     for (std::int64_t j = i + 1; j < count && found[j] / of_block == block; ++j) add_smaller(j);
     ids[before[first] + at] = static_cast<std::int32_t>(block * call.index.block + member);
+    if (!call.by_page) continue;
+    const std::int64_t place = unit * call.to.id_pitch + before[i] + slot % P;
+    call.to.slots[place] = static_cast<std::int32_t>(found[i] * P + slot % P);
+    call.to.places[place] = static_cast<std::int32_t>(before[first] + at);
   }
   if (threadIdx.x == 0) call.to.counts[unit] = members;
 }

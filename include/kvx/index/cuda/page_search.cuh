@@ -253,7 +253,9 @@ __global__ void __launch_bounds__(Threads, 1) find_pages_kernel(page_search_call
   if (threadIdx.x == 0) zone = page_zone_of(call, call.batch, unit);
   __syncthreads();
   if (zone.wanted <= 0) {
-    if (threadIdx.x == 0) call.to.counts[unit] = zone.wanted < 0 ? -1 : 0;
+    if (threadIdx.x != 0) return;
+    call.to.counts[unit] = zone.wanted < 0 ? -1 : 0;
+    call.to.missed[unit] = static_cast<std::int32_t>(zone.count);
     return;
   }
   std::int64_t count = zone.count;
@@ -264,6 +266,7 @@ __global__ void __launch_bounds__(Threads, 1) find_pages_kernel(page_search_call
     for (std::int64_t i = threadIdx.x; i < count; i += Threads) found[i] = static_cast<std::int32_t>(zone.first + i);
     __syncthreads();
   }
+  if (threadIdx.x == 0) call.to.missed[unit] = static_cast<std::int32_t>(zone.count - count);
   list_members<Threads>(call, unit, zone, count, scratch.sums);
 }
 

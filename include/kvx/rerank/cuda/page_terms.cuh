@@ -61,9 +61,13 @@ __global__ void __launch_bounds__(Threads) page_terms_kernel(page_term_arguments
   const std::int64_t unit = blockIdx.x / a.blocks, first = a.in.first_page + std::int64_t{blockIdx.x % a.blocks} * page_term_pages;
   if (threadIdx.x == 0) u.read(a.batch, a.in, a.shape, unit);
   __syncthreads();
-  if (u.count <= 0) return;
-  const std::int64_t last_token =
-      a.whole ? zone_of(a.batch, a.cut, 1 << a.page_shift, unit / a.shape.heads).end - 1 : a.in.ids[unit * a.in.id_pitch + u.count - 1];
+  std::int64_t last_token = -1;
+  if (a.whole) {
+    const token_zone zone = zone_of(a.batch, a.cut, 1 << a.page_shift, unit / a.shape.heads);
+    if (zone.begin < zone.end) last_token = zone.end - 1;
+  } else if (u.count > 0) {
+    last_token = a.in.ids[unit * a.in.id_pitch + u.count - 1];
+  }
   const std::int64_t last = (last_token >> a.page_shift) + 1;
   if (first >= last) return;
   const int G = a.shape.group, count = static_cast<int>(last - first < page_term_pages ? last - first : page_term_pages);

@@ -61,6 +61,8 @@ KVX_HD constexpr std::size_t shared_score_bytes(std::int64_t scores) {
 /// page_dots     (units, page_pitch, G) dots of the page means with the page queries, entry 0 for page first_page of every sequence; read
 ///               where the sketch has a centre
 /// scale         multiplies q.k; 0 means 1 / sqrt(D)
+/// missed        (units): 0 where the candidates are all that the zone has: if these are no more than are kept, they are chosen without a
+///               look, even if marks are asked for; null: nobody says
 struct rerank_input {
   const std::int32_t* ids = nullptr;
   const std::int32_t* counts = nullptr;
@@ -72,6 +74,7 @@ struct rerank_input {
   std::int64_t page_pitch = 0;
   std::int64_t first_page = 0;
   float scale = 0;
+  const std::int32_t* missed = nullptr;
 };
 
 /// What reranking leaves. Trivially copyable; all pointers are the device's.
@@ -156,11 +159,13 @@ inline void clear_rerank(const device& exec, const rerank_output& r) {
 /// keep        how many of the unit's candidates are chosen at most
 /// pages       page table of the unit's sequence
 /// pools       it proposes `keep` candidates, and shares a budget with the token's other heads
+/// is_zone     its candidates are all that the zone has
 struct rerank_unit {
   std::int64_t count;
   std::int64_t keep;
   const std::int32_t* pages;
   bool pools;
+  bool is_zone;
 
   __device__ __forceinline__ void read(const device_batch& batch, const rerank_input& in, const rerank_shape& shape, std::int64_t unit) {
     const batch_item& item = batch.items[batch.entry_of[unit / shape.heads]];
@@ -170,10 +175,12 @@ struct rerank_unit {
     pools = shape.pooled && !whole;
     keep = pools ? shape.budget() : shape.keep > 0 ? shape.keep : 0;
     if (whole && keep < count) keep = count;
+    is_zone = in.missed != nullptr && in.missed[unit] == 0;
   }
 
   /// Whether the choice is clear without scores.   takes_all: candidates that are kept need no logits
   __device__ __forceinline__ bool is_clear(bool takes_all) const { return count <= 0 || (takes_all && !pools && count <= keep); }
+  __device__ __forceinline__ bool keeps_zone() const { return is_zone && !pools && count <= keep; }
 };
 
 }  // namespace kvx

@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(Threads, Heads <= 4 ? 2 : 1) rerank_codes_kern
   __syncthreads();
   const unsigned phase = number / each;
   const std::int64_t unit = number % each / a.blocks, first = std::int64_t{number % a.blocks} * rerank_candidates;
-  if (u.is_clear(a.takes_all)) {
+  if (u.is_clear(a.takes_all || u.is_zone)) {
     if (first == 0 && phase == 0) choose_clear(a.in, a.out, unit, u, scratch.choose);
     return;
   }
@@ -248,7 +248,7 @@ void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight,
 /// The best candidates of every unit of a step, from their codes.
 ///
 /// what        logits of candidates as rsq_ip states, scores by the group rule, the `keep` best; all of them where a unit has no more,
-///             if the sketch has norms and the shape asks for no marks
+///             if the sketch has norms and the shape asks for no marks, or they are all that a zone has
 /// shapes      see rerank_input, rerank_output; page.key_dim D; columns of the layer, batch: items under the page ids of the columns.
 ///             What lies behind a unit's counts is not read, and units without candidates choose none
 /// cost        one launch: 512 candidates a block; of softmax_sum's exponentials each block takes its part, and
@@ -278,7 +278,8 @@ void rerank(const device& exec, const rsq_ip<Bits, Others>& policy, const key_sk
   while ((1 << a.page_shift) < page.tokens) ++a.page_shift;
   a.centre = sketch.centre;
   a.takes_all = sketch.norms && !out.marked;
-  a.shares_scores = shared_score_bytes(out.candidates) > 0;
+  const bool leaves_scores = out.marked && policy.rule.by != group_rule::kind::softmax_sum;  // which writes them anyway
+  a.shares_scores = shared_score_bytes(out.candidates) > 0 && !leaves_scores;
   a.scale = in.scale != 0 ? in.scale : 1 / std::sqrt(static_cast<float>(page.key_dim));
   a.level_unit = levels.unit;
   rerank_codes<Bits>(exec, a, sketch.weights == key_sketch::weighting::key, where);

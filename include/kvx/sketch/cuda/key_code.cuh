@@ -45,7 +45,8 @@ __device__ __forceinline__ void encode_page(const encode_arguments<E, MagnitudeB
   const page_vectors<E, MagnitudeBits>& keys = a.keys;
   const page_code<true> out = code_of<true>(a.columns, page.columns, head);
   const float* const balance = page.balances != nullptr ? page.balances + head * keys.dim : nullptr;
-  for_each_tile<Threads>(keys, keys.rows.at(page.rows, head, 0), balance, out.means, shared, [&](int first, int n) {
+  const encode_rows<E> rows{keys.rows.at(page.rows, head, 0), keys.rows.slot_stride};
+  for_each_tile<Threads>(keys, rows, keys.page_tokens, balance, out.means, shared, [&](int first, int n) {
     encode_tile_of<Threads, MagnitudeBits>(keys.sketch, keys.dim, keys.page_tokens, first, n, shared, out);
   });
 }

@@ -77,11 +77,14 @@ struct encode_shared {
 };
 
 /// The rows of one page and head, wherever they lie.
+///
+/// listed      (rows) where each of them lies; null: `stride` elements apart
 template <class E>
 struct encode_rows {
   const E* first;
   std::int64_t stride;
-  __device__ const E* operator()(int t) const { return first + t * stride; }
+  const E* const* listed = nullptr;
+  __device__ const E* operator()(int t) const { return listed != nullptr ? listed[t] : first + t * stride; }
 };
 
 /// Copies rows into shared memory, 16 bytes at a time where they lie so.
@@ -272,13 +275,13 @@ struct page_vectors {
 /// Brings the vectors of one page to their coders, by one block.
 ///
 /// what        tile(first, n): the rotated coordinates of n vectors from slot `first` on lie in shared.rotated; barriers before and behind
-/// shapes      first: the page's vectors; balance (dim) or null: all 1; means (dim): where the page's mean goes, null where the sketch has
+/// shapes      rows (count), at most a page; balance (dim) or null: all 1; means (dim): where their mean goes, null where the sketch has
 ///             no centre
 template <int Threads, class E, int MagnitudeBits, class Tile>
-__device__ __forceinline__ void for_each_tile(const page_vectors<E, MagnitudeBits>& of, const E* first_row, const float* balance,
-                                              bf16* means, const encode_shared<E, MagnitudeBits>& shared, const Tile& tile) {
-  const int dim = of.dim, P = of.page_tokens, tid = static_cast<int>(threadIdx.x);
-  encode_rows<E> rows{first_row, of.rows.slot_stride};
+__device__ __forceinline__ void for_each_tile(const page_vectors<E, MagnitudeBits>& of, encode_rows<E> rows, int count,
+                                              const float* balance, bf16* means, const encode_shared<E, MagnitudeBits>& shared,
+                                              const Tile& tile) {
+  const int dim = of.dim, tid = static_cast<int>(threadIdx.x);
   fill_sign_words(of.sketch.seed, dim, *shared.signs);
   for (int i = tid; i < 2 * code_books<MagnitudeBits>::cells; i += Threads) {
     const int b = i / code_books<MagnitudeBits>::cells, cell = i % code_books<MagnitudeBits>::cells;
@@ -290,16 +293,16 @@ __device__ __forceinline__ void for_each_tile(const page_vectors<E, MagnitudeBit
     shared.centre[d] = 0;
   }
   if (of.staged) {
-    stage_rows<Threads>(rows, P, dim, of.wide, shared.stage, shared.stage_pitch);
+    stage_rows<Threads>(rows, count, dim, of.wide, shared.stage, shared.stage_pitch);
     rows = {shared.stage, shared.stage_pitch};
   }
   __syncthreads();
   if (of.sketch.centre) {
-    mean_key<Threads>(rows, P, dim, shared.kept, shared.centre, means);
+    mean_key<Threads>(rows, count, dim, shared.kept, shared.centre, means);
     __syncthreads();
   }
-  for (int first = 0; first < P; first += encode_tile) {
-    const int n = P - first < encode_tile ? P - first : encode_tile;
+  for (int first = 0; first < count; first += encode_tile) {
+    const int n = count - first < encode_tile ? count - first : encode_tile;
     for (int t = warp_of_thread(); t < n; t += Threads / warp_lanes) {
       const E* const row = rows(first + t);
       float* const x = shared.rotated + t * shared.pitch;

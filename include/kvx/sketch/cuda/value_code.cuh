@@ -81,6 +81,19 @@ __device__ __forceinline__ void pack_values(const coded_tile<MagnitudeBits>& til
   }
 }
 
+/// Codes and packs the n values of a tile, whose rotated coordinates lie in shared memory, from slot `first` of a page on.
+template <int Threads, int MagnitudeBits, class E>
+__device__ __forceinline__ void encode_value_tile(const page_vectors<E, MagnitudeBits>& of, const encode_shared<E, MagnitudeBits>& shared,
+                                                  const coded_tile<MagnitudeBits>& bits, int first, int n, const page_values<true>& out) {
+  page_code<true> code;
+  code.signs = bits.signs;
+  code.magnitudes = bits.magnitudes;
+  code.weights = out.scales + first;
+  encode_tile_of<Threads, MagnitudeBits>(of.sketch, of.dim, encode_tile, 0, n, shared, code);
+  // The bits lie before the last barrier of encode_tile_of, which stands before the weights.
+  pack_values<Threads>(bits, of.dim, first, n, out.codes);
+}
+
 /// Bits 0: means alone.
 template <int Threads, int Bits, class E>
 __global__ void __launch_bounds__(Threads, 2) encode_values_kernel(encode_values_arguments<E, (Bits > 0 ? Bits - 1 : 0)> a) {
@@ -93,27 +106,20 @@ __global__ void __launch_bounds__(Threads, 2) encode_values_kernel(encode_values
   const page_to_encode page = a.pages[blockIdx.x / a.heads];
   const page_values<true> out = values_of<true>(a.values, page.columns, head);
   const page_code<true> key = code_of<true>(a.keys, page.columns, head);
-  const E* const rows = of.rows.at(page.rows, head, 0);
+  const encode_rows<E> rows{of.rows.at(page.rows, head, 0), of.rows.slot_stride};
   const int tid = static_cast<int>(threadIdx.x);
   if constexpr (Bits == 0) {
-    const encode_rows<E> all{rows, of.rows.slot_stride};
-    find_finite_keys<Threads>(all, of.page_tokens, of.dim, shared.kept);
+    find_finite_keys<Threads>(rows, of.page_tokens, of.dim, shared.kept);
     __syncthreads();
     for (int t = tid; t < of.page_tokens; t += Threads) {
       if ((shared.kept[t / 32] >> (t % 32) & 1u) == 0) forget_key(a.key_rule, a.key_dim, of.page_tokens, t, key);
     }
     __syncthreads();
-    mean_key<Threads>(all, of.page_tokens, of.dim, shared.kept, shared.centre, out.means);
+    mean_key<Threads>(rows, of.page_tokens, of.dim, shared.kept, shared.centre, out.means);
   } else {
-    for_each_tile<Threads>(of, rows, nullptr, out.means, shared, [&](int first, int n) {
-      page_code<true> code;
-      code.signs = bits.signs;
-      code.magnitudes = bits.magnitudes;
-      code.weights = out.scales + first;
-      encode_tile_of<Threads, magnitude_bits>(of.sketch, of.dim, encode_tile, 0, n, shared, code);
+    for_each_tile<Threads>(of, rows, of.page_tokens, nullptr, out.means, shared, [&](int first, int n) {
+      encode_value_tile<Threads>(of, shared, bits, first, n, out);
       if (tid < n && norm_byte(shared.norms[tid]) == never_found) forget_key(a.key_rule, a.key_dim, of.page_tokens, first + tid, key);
-      // The bits lie before the last barrier of encode_tile_of, which stands before the weights.
-      pack_values<Threads>(bits, of.dim, first, n, out.codes);
     });
   }
 }
