@@ -1,10 +1,13 @@
-// Mutated streams, chunks and frames for KVX_FUZZ_SECONDS (default 3): a status or a result, never a crash, an exception or a read outside.
+// Mutated streams, chunks, frames and calibration files for KVX_FUZZ_SECONDS (default 3): a status or a result, never a crash, an exception
+// or a read outside.
 
 #include <support/guarded.hpp>
 #include <support/instruction_sets.hpp>
+#include <support/sample_calibration.hpp>
 #include <support/sample_frame.hpp>
 #include <support/span_case.hpp>
 
+#include <kvx/codec/calibration_file.hpp>
 #include <kvx/codec/host/chain.hpp>
 
 #include <doctest/doctest.h>
@@ -26,7 +29,7 @@ using namespace kvx::test;
 
 namespace {
 
-constexpr int targets = 3;
+constexpr int targets = 4;
 
 /// What each target gets of the time.
 std::chrono::duration<double> share_of_time() {
@@ -165,5 +168,21 @@ TEST_CASE("frames: as they are, and with checksums that agree with the damage") 
     }
     (void)check_frame(x, view);
     return sound;
+  });
+}
+
+TEST_CASE("calibration files: what is read is sound and writes the same file; what is refused changes nothing") {
+  int round = 0;
+  const auto corpus = {write_calibration(sample_calibration(false)), write_calibration(sample_calibration(true))};
+  fuzz("calibration files", corpus, sizeof(calibration_file_header) + 200, [&](std::span<std::byte> x) {
+    if (++round % 2 == 0) mend_calibration(x);
+    calibration c;
+    if (!read_calibration(x, c).ok()) {
+      if (!(c == calibration{})) FAIL("refused, and changed");
+      return false;
+    }
+    const auto again = write_calibration(c);
+    if (!check_calibration(c).ok() || !std::equal(again.begin(), again.end(), x.begin(), x.end())) FAIL("read, and not what was written");
+    return true;
   });
 }

@@ -42,6 +42,11 @@ endfunction()
 
 function(fetch_content)
   play(fetch_content "${folder}/build" -D "KVX_SOURCE=${source}")
+  file(GLOB_RECURSE object "${folder}/build/*other.cpp.o")
+  execute_process(COMMAND nm "${object}" OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT symbols MATCHES "10engine_kvx" OR symbols MATCHES "[^0-9]3kvx[^ \n]*")
+    message(FATAL_ERROR "kvx under another name has a symbol of its own: ${CMAKE_MATCH_0}")
+  endif()
   demand_own_install_and_tests("${folder}/build" "${folder}/prefix")
 endfunction()
 

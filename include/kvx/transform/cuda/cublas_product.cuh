@@ -1,5 +1,5 @@
 #pragma once
-// The product of half_product.cuh by cuBLAS: opt-in, link CUDA::cublas. Empty where its header is not installed.
+// The product of half_product.hpp by cuBLAS: opt-in, link CUDA::cublas. Empty where its header is not installed.
 
 #if __has_include(<cublas_v2.h>)
 #include <kvx/backend/cuda/memory.cuh>

@@ -1,5 +1,5 @@
 #pragma once
-// The product of half_product.cuh without a library: tiles on tensor cores, three of them on their way.
+// The product of half_product.hpp without a library: tiles on tensor cores, three of them on their way.
 
 #include <kvx/backend/cuda/async_copy.cuh>
 #include <kvx/backend/cuda/collectives.cuh>
