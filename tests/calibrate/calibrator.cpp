@@ -187,6 +187,11 @@ TEST_CASE("drift: none on rows of the same kind, seen where mean or spread chang
     CHECK(wider.values[0].spread > 1);
     CHECK(wider.bits > 1.2);
     CHECK(drift_text(wider, c).find("V of layers 2-3") != std::string::npos);
+    if (!predictor) continue;
+    calibration of_values = c;
+    of_values.key_predictor = {};
+    for (span_basis& b : of_values.keys) b.outputs.clear();
+    CHECK_THROWS_AS(static_cast<void>(measure_drift(host{}, of_values, {fresh.keys, fresh.values})), usage_error);
   }
   const calibration c = calibrated({}, false);
   CHECK_THROWS_AS(static_cast<void>(measure_drift(host{}, c, {std::span(fresh.keys).first(5), fresh.values})), usage_error);

@@ -192,6 +192,7 @@ TEST_CASE("what is missing or does not fit is named") {
   CHECK_THROWS_AS(s.add(host{}, 0, {std::span(q).first(7), position, rows, rows}), usage_error);
   CHECK_THROWS_AS(static_cast<void>(s.key_weights()), usage_error);
   CHECK_THROWS_AS(sensitivity({1, 3, 2, 4, 4}), usage_error);
+  CHECK_THROWS_AS(sensitivity({1, 2, 1, 4, 4, {rope_pairs::order::halves, 6}}), usage_error);
   CHECK_THROWS_AS(sensitivity({1, 2, 1, 4, 4}, 1.5), usage_error);
   CHECK_THROWS_AS(s.projection(0, std::vector<float>(9)), usage_error);
 }

@@ -51,8 +51,9 @@ inline drift_report measure_drift(const host& exec, const calibration& c, const 
   require(count >= 2 && static_cast<std::int64_t>(rows.keys.size()) == count * c.shape.key_features() &&
               static_cast<std::int64_t>(rows.values.size()) == count * c.shape.value_features(),
           "measure_drift: keys are (n, L, H, D) and values (n, L, H, Dv) of two tokens or more", where);
-  require(!c.predicted() || static_cast<std::int64_t>(rows.inputs.size()) == count * 2 * c.key_predictor.embedding,
-          "measure_drift: inputs of the predictor, (n, 2 E)", where);
+  for (const token_predictor* p : {&c.key_predictor, &c.value_predictor})
+    require(p->empty() || static_cast<std::int64_t>(rows.inputs.size()) == count * 2 * p->embedding,
+            "measure_drift: inputs of the predictor, (n, 2 E)", where);
   require(!c.costs.empty(), "measure_drift: the calibration holds costs of steps", where);
   const scale_tables tables(c.rounding);
   const step_cost expected = c.costs[c.costs.size() / 2];

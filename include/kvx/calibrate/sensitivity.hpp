@@ -77,6 +77,7 @@ class sensitivity {
     require_range("KV heads", shape.kv_heads, 1, 1 << 12, where);
     require_range("key dim", shape.key_dim, 1, 576, where);
     require_range("value dim", shape.value_dim, 1, 576, where);
+    require_range("rotary dims", shape.pairs.dims, 0, shape.key_dim, where);
     require(shape.query_heads >= shape.kv_heads && shape.query_heads % shape.kv_heads == 0,
             "sensitivity: query heads are a multiple of KV heads", where);
     layers_.resize(static_cast<std::size_t>(shape.layers));
