@@ -5,7 +5,8 @@
 //
 // Prints device_ice_vs_floor: time of a layer over that of its bytes at the bandwidth of a copy. The bytes: means and lists of all pages,
 // keys of the pages found, rows of these, of the sink, and recent. Keys of pages that are looked at and not found count nothing.
-// device_ice_vs_dense: time of the dense kernel over that of a layer.
+// device_ice_vs_dense: time of the dense kernel over that of a layer. device_ice_tiered_…: the same in tiers, 32 rows kept and a tenth of
+// the pages found; of all pages the means of values too, of those found the codes of keys and values.
 
 #include "device_timing.cuh"
 
@@ -13,9 +14,43 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
+
+namespace {
+
+using namespace kvx;
+
+/// Prints what a layer takes by calls and in a graph, and each of its kernels there.   floor: seconds for its bytes
+template <class Spec>
+void time_layer(const char* name, std::span<const char* const> kernels, const device& exec, std::int64_t tokens, const attend_options& how,
+                double floor) {
+  const attend_options dense{.path = attend_options::route::dense};
+  bench::decoding<Spec> d(exec, tokens, layer_kind::retrieve());
+  bench::stopwatch watch;
+  d.attend(how);
+  const double direct = watch.seconds(exec.stream, 31, [&] { d.attend(how); }) / bench::layers;
+  const double all = watch.seconds(exec.stream, 31, [&] { d.attend(dense); }) / bench::layers;
+  const bench::captured_launches graph(exec, [&] { d.attend(how); });
+  const double replayed = graph.seconds(watch, 31) / bench::layers;
+  std::printf("# %s, a layer: %.1f us by calls, %.1f us in a graph, %.1f us for its bytes, %.1f us dense\n", name, direct * 1e6,
+              replayed * 1e6, floor * 1e6, all * 1e6);
+  double before = 0;
+  for (int i = 1; i <= graph.kernels_of_layer(); ++i) {
+    const double until = graph.seconds_of_first(watch, 31, i) / bench::layers;
+    const auto at = static_cast<std::size_t>(i - 1);
+    std::printf("%s_%s_us %.2f\n", name, at < kernels.size() ? kernels[at] : "other", (until - before) * 1e6);
+    before = until;
+  }
+  std::printf("%s_launches_of_attend %d\n", name, graph.kernels_of_layer());
+  std::printf("%s_us_per_layer %.2f\n", name, direct * 1e6);
+  std::printf("%s_vs_floor %.3f\n", name, direct / floor);
+  std::printf("%s_graph_vs_floor %.3f\n", name, replayed / floor);
+  std::printf("%s_vs_dense %.3f\n", name, all / replayed);
+}
+
+}  // namespace
 
 int main(int count, char** arguments) {
-  using namespace kvx;
   if (!bench::device_is_there()) return 0;
   using spec = ice_cache<bf16, bench::dim>;
   const std::int64_t tokens = count > 1 ? std::atoll(arguments[1]) : 131072;
@@ -23,34 +58,21 @@ int main(int count, char** arguments) {
   check("cudaStreamCreate", cudaStreamCreate(&stream));
   const device exec{.stream = stream};
   const double bandwidth = bench::copy_bandwidth(exec);
-  constexpr std::int64_t page = spec::layout_type::shape.tokens, keep = 192;
-  const attend_options how{.keep = keep}, dense{.path = attend_options::route::dense};
-  const std::int64_t zone = edge(spec::zones, tokens, page) - spec::zones.sink;
-  const double means = static_cast<double>(zone / page) * (2 * bench::dim + 64), keys = keep * 2.0 * bench::dim;
-  const double rows = static_cast<double>((keep + tokens + 1 - zone) * bench::row_bytes_of_head);
-  const double floor = bench::kv_heads * (means + keys + rows) / bandwidth;
+  constexpr std::int64_t page = spec::layout_type::shape.tokens, keep = 192, few = 32;
+  const std::int64_t zone = edge(spec::zones, tokens, page) - spec::zones.sink, pages = zone / page;
+  const double key_mean = 2 * bench::dim, row = bench::row_bytes_of_head, near = static_cast<double>(tokens + 1 - zone);
   {
-    bench::decoding<spec> d(exec, tokens, layer_kind::retrieve());
-    bench::stopwatch watch;
-    d.attend(how);
-    const double direct = watch.seconds(stream, 31, [&] { d.attend(how); }) / bench::layers;
-    const double all = watch.seconds(stream, 31, [&] { d.attend(dense); }) / bench::layers;
-    const bench::captured_launches graph(exec, [&] { d.attend(how); });
-    const double replayed = graph.seconds(watch, 31) / bench::layers;
-    std::printf("# a layer: %.1f us by calls, %.1f us in a graph, %.1f us for its bytes, %.1f us dense\n", direct * 1e6, replayed * 1e6,
-                floor * 1e6, all * 1e6);
     constexpr const char* kernels[] = {"residents", "means", "pages", "attend"};
-    double before = 0;
-    for (int i = 1; i <= graph.kernels_of_layer(); ++i) {
-      const double until = graph.seconds_of_first(watch, 31, i) / bench::layers;
-      std::printf("device_ice_%s_us %.2f\n", i <= 4 ? kernels[i - 1] : "other", (until - before) * 1e6);
-      before = until;
-    }
-    std::printf("device_ice_launches_of_attend %d\n", graph.kernels_of_layer());
-    std::printf("device_ice_us_per_layer %.2f\n", direct * 1e6);
-    std::printf("device_ice_vs_floor %.3f\n", direct / floor);
-    std::printf("device_ice_graph_vs_floor %.3f\n", replayed / floor);
-    std::printf("device_ice_vs_dense %.3f\n", all / replayed);
+    const double bytes = static_cast<double>(pages) * (key_mean + 64) + keep * key_mean + (keep + near) * row;
+    time_layer<spec>("device_ice", kernels, exec, tokens, {.keep = keep}, bench::kv_heads * bytes / bandwidth);
+  }
+  {
+    constexpr const char* kernels[] = {"residents", "means", "pages", "code_means", "rerank", "page_means", "tiers", "attend"};
+    const double key_code = bench::dim / 2.0 + bench::dim / 4.0 + 1, value_code = bench::dim / 2.0 + 2;
+    const double found = static_cast<double>(ceil_div(pages, std::int64_t{10}) * page);
+    const double bytes = static_cast<double>(pages) * (3 * key_mean + 64) + found * (key_mean + key_code + value_code) + (few + near) * row;
+    time_layer<ice_cache_tiered<bf16, bench::dim>>("device_ice_tiered", kernels, exec, tokens, {.keep = few},
+                                                   bench::kv_heads * bytes / bandwidth);
   }
   return cudaStreamDestroy(stream) == cudaSuccess ? 0 : 1;
 }
