@@ -197,6 +197,17 @@ TEST_CASE("pages too large for shared memory are read where they lie") {
   check_bits<float>({}, keys, 1, 256, 160, {});
 }
 
+TEST_CASE("what a block takes of shared memory, every architecture has") {
+  for (const int dim : {8, 128, 256, 576}) {
+    for (const int page_tokens : {16, 64, 128, 512, 1024}) {
+      CAPTURE(dim);
+      CAPTURE(page_tokens);
+      const kvx::page_vectors<float, 3> keys({}, {nullptr, 0, 0, dim}, page_tokens, dim);
+      CHECK(keys.shared_bytes() + 12 * 1024 <= 99 * 1024);  // 12 KiB: what values take beside
+    }
+  }
+}
+
 TEST_CASE("keys that are not finite are never found and change nobody else's code") {
   constexpr int dim = 80, tokens = 40;
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();

@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <mutex>
 #include <utility>
 
 namespace kvx {
@@ -18,6 +19,12 @@ struct launch_shape {
   std::size_t shared_bytes = 0;
 };
 
+/// Held from asking for a kernel's shared memory to its launch: another thread may launch the same kernel with less.
+inline std::mutex& shared_memory_asked() {
+  static std::mutex asked;
+  return asked;
+}
+
 /// Enqueues a kernel. Nothing is enqueued for an empty grid.
 ///
 /// errors      cuda_error where the runtime refuses the launch
@@ -27,7 +34,9 @@ void launch(const device& exec, const launch_shape& shape, void (*kernel)(Parame
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   const current_device here(exec.ordinal);
   constexpr std::size_t granted = 32 * 1024;  // without asking: of 48 KiB, 16 for what a kernel declares itself
+  std::unique_lock<std::mutex> asking(shared_memory_asked(), std::defer_lock);
   if (shape.shared_bytes > granted) {
+    asking.lock();
     check("cudaFuncSetAttribute", cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                        static_cast<int>(shape.shared_bytes)));
   }

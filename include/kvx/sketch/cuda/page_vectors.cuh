@@ -256,7 +256,7 @@ struct page_vectors {
 
   page_vectors(const key_sketch& s, const row_array<const E>& of, int tokens, int components)
       : sketch(s), rows(of), page_tokens(tokens), dim(components), books(code_books_of<MagnitudeBits>(s, components)) {
-    constexpr std::int64_t most_shared = 152 * 1024;  // of a block of sm_80, and room for what an encoder keeps beside
+    constexpr std::int64_t most_shared = 86 * 1024;  // of the 99 KiB of every architecture, and room for what an encoder keeps beside
     const auto multiple = [](std::int64_t elements) { return elements * static_cast<std::int64_t>(sizeof(E)) % 16 == 0; };
     wide = reinterpret_cast<std::uintptr_t>(of.data) % 16 == 0 && multiple(of.page_stride) && multiple(of.head_stride) &&
            multiple(of.slot_stride);
