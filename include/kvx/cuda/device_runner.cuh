@@ -23,6 +23,7 @@
 #include <kvx/index/block_columns.hpp>
 #include <kvx/layout/cuda/rows.cuh>
 #include <kvx/layout/placement.hpp>
+#include <kvx/rerank/fullest_pages.hpp>
 #include <kvx/sketch/cuda/energies.cuh>
 #include <kvx/sketch/query_energies.hpp>
 #include <kvx/spec.hpp>
@@ -57,6 +58,9 @@ class device_runner {
   static_assert(parts::columns.size() == 0 || reads_sketch<typename Spec::index_type> || device_packs<Spec>,
                 "on the device an index has the columns of a key sketch or of semantic pages, or none");
   static_assert(!any(Spec::others) || layout::shape.tokens <= most_tile_members, "tiers on the device: pages of at most 1,024 tokens");
+
+  static_assert(!std::is_same_v<typename Spec::reranker_type, fullest_pages>,
+                "fullest_pages is for the host: on a device rows are chosen one by one, by pass_through, exact or rsq_ip");
 
   device_runner(const device& exec, const parts& of, call_site where)
       : home_(exec),
