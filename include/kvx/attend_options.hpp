@@ -6,6 +6,7 @@
 #include <kvx/attend/retrieve.hpp>
 #include <kvx/attend/tiers.hpp>
 #include <kvx/core/check.hpp>
+#include <kvx/index/group_rule.hpp>
 #include <kvx/index/sign_buckets.hpp>
 
 #include <cstdint>
@@ -48,6 +49,13 @@ inline void require_a_page(const attend_options& options, std::int64_t page_toke
 /// Refuses a scale that turns the order of keys around, where they are found by their signs.
 inline void require_scale(const attend_options& options, call_site where) {
   require(options.scale >= 0, "attend: scale must not be negative in a layer that finds keys by their signs", where);
+}
+
+/// Refuses a budget by mass where scores are none, or are no shares of the attention.
+inline void require_mass(const attend_options& options, bool ranks, group_rule rule, call_site where) {
+  if (options.budget.of != retrieve_budget::kind::mass) return;
+  require(ranks && rule.by == group_rule::kind::softmax_sum, "attend: a budget by mass needs a reranker by the softmax sum", where);
+  require(options.budget.mass >= 0 && options.budget.mass <= 1, "attend: budget.mass is 0 to 1", where);
 }
 
 /// Refuses budgets that semantic pages have not.

@@ -111,7 +111,12 @@ class host_runner {
     constexpr bool whole_pages = (packs && std::is_same_v<reranker, pass_through>) || std::is_same_v<reranker, fullest_pages>;
     if constexpr (whole_pages) require_a_page(options, layout::shape.tokens, where);
     if constexpr (packs) require_head_budget(options, where);
-    if (reads_sketch<typename Spec::index_type> && of.layer(layer).retrieves) require_scale(options, where);
+    if constexpr (reads_sketch<typename Spec::index_type>) {
+      if (of.layer(layer).retrieves) {
+        require_scale(options, where);
+        require_mass(options, !std::is_same_v<reranker, pass_through> && !whole_pages, of.spec.reranker.rule, where);
+      }
+    }
     observe(exec, of, step, layer, q);  // enters the layer
     memory place = of.layer(layer);
     place.far = offload_.rows_of(place);

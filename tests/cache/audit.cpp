@@ -79,3 +79,25 @@ TEST_CASE("a negative scale is refused where keys are found by their signs, befo
   CHECK_THROWS_AS(c.attend(exec, step, 1, q.data(), out.data(), {.keep = 4, .path = attend_options::route::retrieve, .scale = -1}),
                   usage_error);
 }
+
+TEST_CASE("a budget by mass needs scores that are shares of the attention, and a mass that is one") {
+  const host exec = test::one_thread();
+  for (const auto by : {group_rule::kind::softmax_sum, group_rule::kind::mean, group_rule::kind::max}) {
+    cache_type::spec_type how;
+    how.reranker.rule.by = by;
+    cache_type c(exec, how, {.layers = 1, .kv_heads = 2, .query_heads = 2, .max_tokens = 100, .kinds = {layer_kind::retrieve()}});
+    const sequence s = c.open(exec);
+    feed(c, exec, s, tokens(1, 80));
+    step step = c.begin(exec, {{s, 1}});
+    append_all(c, exec, step, tokens(300, 1));
+    const std::vector<float> q(2 * shape.key_dim, 1);
+    std::vector<float> out(2 * shape.value_dim);
+    attend_options options{.keep = 4, .path = attend_options::route::retrieve, .budget = {.of = retrieve_budget::kind::mass}};
+    const auto attend = [&] { c.attend(exec, step, 0, q.data(), out.data(), options); };
+    if (by == group_rule::kind::softmax_sum) {
+      attend();
+      options.budget.mass = 1.5f;
+    }
+    CHECK_THROWS_AS(attend(), usage_error);
+  }
+}
