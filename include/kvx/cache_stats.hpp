@@ -39,23 +39,20 @@ struct cache_stats {
   std::int64_t rows_copied = 0;  ///< by copies on write and forks of slabs, since the cache was built; K and V of one layer count as one
   std::int64_t slot_bytes = 0;   ///< near copies of far rows that were selected lately
 
-  std::int64_t selected_near = 0;  ///< chosen rows since the cache was built, by where they were found: in a near page, in a slot, far
-  std::int64_t selected_hot = 0;
+  std::int64_t selected_near = 0;  ///< on a device, chosen rows since the cache was built, by where they were found: in a near page, in a
+  std::int64_t selected_hot = 0;  ///< slot, far; not counted where slots take semantic pages
   std::int64_t selected_far = 0;
   std::int64_t far_wanted =
-      0;  ///< offload_bulk: far pages (semantic, or rows) that searches and attention asked for since the cache was built,
-  std::int64_t far_hit = 0;     ///< those that were in a slot,
-  std::int64_t far_moved = 0;   ///< those that were read,
-  std::int64_t far_bytes_moved = 0;  ///< and their bytes
-  double index_seconds = 0;         ///< host::index_ahead: what the cache's thread worked since the cache was built,
+      0;  ///< far pages (semantic ones, of which rows are far) or far rows that were asked for since the cache was built,
+  std::int64_t far_hit = 0;  ///< those that were in slots,
+  std::int64_t far_moved = 0;  ///< those that were read,
+  std::int64_t far_bytes_moved = 0;  ///< and the bytes read
+  double index_seconds = 0;  ///< host::index_ahead: what the cache's thread worked since the cache was built,
   double index_waited_seconds = 0;  ///< and how long callers waited for it
   std::int64_t near_bytes() const { return row_bytes + column_bytes + slot_bytes; }
 
-  /// Of the chosen rows of far pages, the part that was in a slot.
-  double hit_rate() const {
-    const std::int64_t all = selected_hot + selected_far;
-    return all > 0 ? static_cast<double>(selected_hot) / static_cast<double>(all) : 0;
-  }
+  /// Of the far pages or rows that were asked for, the part that was in slots.
+  double hit_rate() const { return far_wanted > 0 ? static_cast<double>(far_hit) / static_cast<double>(far_wanted) : 0; }
 };
 
 /// Walks sequences and pools. Cost: O(sequences + groups).

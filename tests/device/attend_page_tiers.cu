@@ -76,8 +76,8 @@ class on_device {
   retrieved attend(const page_options& o, std::int64_t whole_below = 0, Reranker policy = {}) const {
     const std::int64_t N = case_.tokens(), Q = case_.heads();
     device_page_layer<float> layer{
-        rows_.view(),   side_[column_members], side_[column_member_means], {}, codes_of(side_), case_type::sketch,
-        case_type::cut, batch_.view(),         page_values_of(side_)};
+        rows_.view(),  side_[column_members], side_[column_member_means], {}, codes_of(side_), case_type::sketch, case_type::cut,
+        batch_.view(), batch_.view(),         page_values_of(side_)};
     const auto shape = page_search_of(case_type::shape, {}, Page, case_type::cut, static_cast<int>(Q / group_), Q, N, batch_.view().longest,
                                       o, true, tiers_used(tiers_of<Reranker>(), o.others), whole_below);
     const device exec{.stream = stream_.get()};

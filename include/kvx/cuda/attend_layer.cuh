@@ -57,7 +57,7 @@ attend_memory run_memory(const device& exec, const cache_parts<Spec>& of, std::i
                          const attend_options& options) {
   if constexpr (device_packs<Spec>) {
     return attend_pages_scratch(exec, of.layers[0].rows, pages_of_run(of, tokens, longest, options, short_below<Spec>(options)),
-                                Spec::coded);
+                                Spec::coded, offloads<typename Spec::layout_type>());
   } else {
     using reranker = typename Spec::reranker_type;
     return attend_retrieved_scratch<reranker>(
@@ -181,9 +181,16 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const Offload
         sums.extents[0] = run.tokens;
         const device_batch batch = step.run(run, replays);
         const std::int64_t whole_below = routes.shorter ? short_below<Spec>(options) - 1 : 0;
+        const auto far = [&] {
+          if constexpr (offloads<typename Spec::layout_type>()) {
+            return offload.rows_of(place.ordinal);
+          } else {
+            return all_near{};
+          }
+        }();
         if constexpr (device_packs<Spec>) {
-          attend_pages_run<Spec, T>(exec, of, layer, batch, learns && !routes.dense, rows(q), rows(out), sums, options, whole_below,
-                                    scratch.bytes.span(), scratch.counter_span(), where);
+          attend_pages_run<Spec, T>(exec, of, layer, batch, step.row_run(run, replays), far, learns && !routes.dense, rows(q), rows(out),
+                                    sums, options, whole_below, scratch.bytes.span(), scratch.counter_span(), where);
         } else {
           device_retrieve_layer<E> from{place.rows,  key_columns_of(place.side), Spec::sketch,
                                         Spec::zones, step.row_run(run, replays), batch};
@@ -191,13 +198,6 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const Offload
           if (learns && !routes.dense) from.samples = at.samples + run.token;
           from.learned_at = of.balances.rules().at(place.ordinal);
           from.values = value_columns_of(place.side);
-          const auto far = [&] {
-            if constexpr (offloads<typename Spec::layout_type>()) {
-              return offload.rows_of(place.ordinal);
-            } else {
-              return all_near{};
-            }
-          }();
           attend_retrieved<Spec::layout_type::shape, E, T>(
               exec, from, Spec::index_type::scoring, of.spec.reranker, rows(q), rows(out), sums,
               {options.keep, options.breadth, options.scale, options.soft_cap, options.others, options.budget}, whole_below,

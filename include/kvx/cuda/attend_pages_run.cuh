@@ -35,7 +35,6 @@ constexpr bool device_packs = [] {
     static_assert(shape.rank == dci_shape::ranking::mean_then_member || shape.rank == dci_shape::ranking::mean_key,
                   "semantic pages on a device: they are ranked by mean_then_member or mean_key");
     static_assert(shape.block <= most_packed_tokens, "semantic pages on a device: blocks of at most 1,024 tokens");
-    static_assert(!offloads<typename Spec::layout_type>(), "semantic pages on a device: rows lie in the device's memory");
   }
   return packs_blocks<index>;
 }();
@@ -69,23 +68,25 @@ page_search_shape<page_budget> pages_of_run(const cache_parts<Spec>& of, std::in
 }
 
 /// shapes      q, out, lse: the rows of the run
+/// batch       of columns; rows_of: the same under the frames of rows; far: where these lie that are not near
 /// learns      queries of the positions that are learned from are written down
-template <class Spec, class T>
-void attend_pages_run(const device& exec, const cache_parts<Spec>& of, int layer, const device_batch& batch, bool learns,
-                      tensor_view<const T, 3> q, tensor_view<T, 3> out, tensor_view<float, 2> lse, const attend_options& options,
-                      std::int64_t whole_below, std::span<std::byte> scratch, std::span<unsigned> counters, call_site where) {
+template <class Spec, class T, class Far>
+void attend_pages_run(const device& exec, const cache_parts<Spec>& of, int layer, const device_batch& batch, const device_batch& rows_of,
+                      const Far& far, bool learns, tensor_view<const T, 3> q, tensor_view<T, 3> out, tensor_view<float, 2> lse,
+                      const attend_options& options, std::int64_t whole_below, std::span<std::byte> scratch, std::span<unsigned> counters,
+                      call_site where) {
   using E = typename Spec::layout_type::element_type;
   constexpr page_shape page = Spec::layout_type::shape;
   const auto& place = of.layer(layer);
-  device_page_layer<E> from{place.rows, place.side[column_members], place.side[column_member_means], {}, {}, Spec::sketch, Spec::zones,
-                            batch};
+  device_page_layer<E> from{
+      place.rows, place.side[column_members], place.side[column_member_means], {}, {}, Spec::sketch, Spec::zones, batch, rows_of};
   if constexpr (Spec::coded) from.codes = codes_of(place.side);
   if constexpr (any(Spec::others)) from.values = page_values_of(place.side);
   if constexpr (device_learns<Spec>) {
     if (learns) from.energies = energies_of(place.side, page);
   }
   attend_pages<page, E, T>(exec, from, of.spec.reranker, pages_of_run(of, batch.tokens, batch.longest, options, whole_below), q, out, lse,
-                           scratch, counters, where);
+                           scratch, counters, far, where);
 }
 
 }  // namespace kvx

@@ -53,7 +53,6 @@ class device_runner {
   using layout = typename Spec::layout_type;
   using memory = typename parts::memory;
   static constexpr bool spills = offloads<layout>();
-  static_assert(!offloads_to_file<layout>(), "offload_bulk is for the host: on a device far rows lie in host memory, by offload_uva");
   static_assert(layout::owns_rows, "an external layout is for the host: the device's rows lie in pages of the cache");
   static_assert(parts::columns.size() == 0 || reads_sketch<typename Spec::index_type> || device_packs<Spec>,
                 "on the device an index has the columns of a key sketch or of semantic pages, or none");
@@ -147,16 +146,16 @@ class device_runner {
   /// The same for some of the layers.
   void encode(const device& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted, int first_layer, int layers) {
     require_uncaptured(exec);
+    [[maybe_unused]] const auto frame_of = [&](std::int32_t page) {
+      if constexpr (spills) {
+        return offload_.frame(page);
+      } else {
+        return page;
+      }
+    };
     if constexpr (device_packs<Spec>) {
-      encoder_.template encode_blocks<Spec>(exec, of, step, accepted);
+      encoder_.template encode_blocks<Spec>(exec, of, step, accepted, frame_of);
     } else if constexpr (parts::columns.size() > 0) {
-      const auto frame_of = [&](std::int32_t page) {
-        if constexpr (spills) {
-          return offload_.frame(page);
-        } else {
-          return page;
-        }
-      };
       encoder_.template encode<Spec>(exec, of, step, accepted, frame_of, first_layer, layers);
     }
   }

@@ -16,6 +16,7 @@
 #include <kvx/index/cuda/dci_tree.cuh>
 #include <kvx/index/cuda/page_values.cuh>
 #include <kvx/layout/batch_item.hpp>
+#include <kvx/layout/placement.hpp>
 #include <kvx/learned_balance.hpp>
 #include <kvx/rerank/tiers.hpp>
 #include <kvx/sketch/cuda/balance.cuh>
@@ -155,8 +156,11 @@ class step_encoder {
   }
 
   /// Packs the blocks of tokens that enter into semantic pages. Nothing of it can be seen before the sequences grow: it may throw.
-  template <class Spec>
-  void encode_blocks(const device& exec, const cache_parts<Spec>& of, const step_plan& step, std::span<const std::int64_t> accepted) {
+  ///
+  /// frame_of    number under which the rows of a page lie
+  template <class Spec, class FrameOf>
+  void encode_blocks(const device& exec, const cache_parts<Spec>& of, const step_plan& step, std::span<const std::int64_t> accepted,
+                     const FrameOf& frame_of) {
     using layout = typename Spec::layout_type;
     constexpr dci_shape shape = Spec::index_type::shape;
     constexpr std::int64_t P = layout::shape.tokens, seen = learns_metric(shape) ? metric_tokens : shape.block;
@@ -176,19 +180,24 @@ class step_encoder {
     }
     if constexpr (Spec::coded) {
       for (const entering_page& p : entering_pages<layout>(step.reserved, Spec::zones, accepted, items))
-        coded.push_back({p.id, p.id, nullptr});
+        coded.push_back({frame_of(items[p.entry].pages[p.page]), p.id, nullptr});
     }
+    std::vector<std::int32_t> frames;  // of these pages, where they lie under other numbers
+    if constexpr (offloads<layout>()) std::transform(pages.begin(), pages.end(), std::back_inserter(frames), frame_of);
     const device side = beside(exec);
     block_lists at;
     const auto parts = [&](scratch_parts memory) {
       at = {memory.take<block_to_index>(std::ssize(list)), memory.take<std::int32_t>(std::ssize(pages)),
-            memory.take<page_to_encode>(std::ssize(coded))};
+            memory.take<std::int32_t>(std::ssize(frames)), memory.take<page_to_encode>(std::ssize(coded))};
       return memory.used;
     };
     memory_.reserve(side, parts({}), false);
     parts({memory_.data()});
-    for (std::size_t i = 0; i < list.size(); ++i) list[i].pages = at.pages + pages_at[i];
-    const upload_piece pieces[] = {piece(at.blocks, list), piece(at.pages, pages), piece(at.coded, coded)};
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      list[i].pages = at.pages + pages_at[i];
+      if (!frames.empty()) list[i].frames = at.frames + pages_at[i];
+    }
+    const upload_piece pieces[] = {piece(at.blocks, list), piece(at.pages, pages), piece(at.frames, frames), piece(at.coded, coded)};
     uploads_.enqueue(side, pieces);
     for (const auto& layer : of.layers) {
       if (!layer.retrieves) continue;
@@ -256,6 +265,7 @@ class step_encoder {
   struct block_lists {
     block_to_index* blocks = nullptr;
     std::int32_t* pages = nullptr;
+    std::int32_t* frames = nullptr;
     page_to_encode* coded = nullptr;
   };
   /// The same of one that encodes pages.

@@ -14,6 +14,7 @@
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/cuda/device_scratch.cuh>
 #include <kvx/cuda/encode_step.cuh>
+#include <kvx/index/block_columns.hpp>
 #include <kvx/layer_memory.hpp>
 #include <kvx/layout/cuda/fetch_rows.cuh>
 #include <kvx/layout/cuda/move_pages.cuh>
@@ -23,6 +24,7 @@
 #include <kvx/layout/page_frames.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/page_table.hpp>
+#include <kvx/layout/placement.hpp>
 #include <kvx/layout/row_view.hpp>
 #include <kvx/layout/sequence_book.hpp>
 #include <kvx/resident_pages.hpp>
@@ -34,6 +36,7 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -47,7 +50,8 @@ struct placed_rows {
   std::span<const std::int32_t> frames;
 };
 
-/// Far memory, slots and frames of one cache.
+/// Far memory, slots and frames of one cache. Slots take whole semantic pages where there are such and the layout says offload_bulk, else
+/// rows.
 ///
 /// what        pages of a group of layers share one frame number, so that one table serves all layers that retrieve
 /// use         `plan` a step, upload its piece and the tables of all open steps, then `accept`; without `accept` nothing has changed
@@ -59,6 +63,8 @@ class row_offload {
  public:
   using layout = typename Spec::layout_type;
   using E = typename layout::element_type;
+  static constexpr bool by_pages = layout::place == placement::offload_bulk && packs_blocks<typename Spec::index_type>;
+  using lying = std::conditional_t<by_pages, offloaded_pages<E>, offloaded_rows<E>>;
 
   row_offload(const device& exec, const cache_parts<Spec>& of, call_site where) : home_(exec), tables_(of.book->slots().size()) {
     const auto& groups = of.plan.groups;
@@ -73,14 +79,16 @@ class row_offload {
     scratch_parts size;
     for (int l = 0; l < group->retrieving; ++l) place_hot_rows<E>(size, H, slots, far_rows_each, pitch);
     slots_ = allocate(exec, size.used);
-    shown_ = pinned_block(exec.ordinal, std::int64_t{group->retrieving} * H * 24);
+    shown_ = pinned_block(exec.ordinal, std::int64_t{group->retrieving} * H * slot_counts * 8);
     if (shown_.size() > 0) std::memset(shown_.data(), 0, static_cast<std::size_t>(shown_.size()));  // none where no layer retrieves
     scratch_parts memory{slots_.data()};
     for (int l = 0; l < group->retrieving; ++l) {
       const row_view<E> far = layout::rows(reinterpret_cast<E*>(far_.data() + l * bytes), group->far_pages, H);
-      layers_.push_back({{far.key, far.value, group->near_pages}, place_hot_rows<E>(memory, H, slots, far_rows_each, pitch)});
-      layers_.back().hot.shown = reinterpret_cast<std::uint64_t*>(shown_.data()) + std::int64_t{l} * H * 3;
-      clear_hot_rows(exec, layers_.back().hot, H);
+      lying& layer = layers_.emplace_back();
+      layer.far = {far.key, far.value, group->near_pages};
+      layer.hot = place_hot_rows<E>(memory, H, slots, far_rows_each, pitch, by_pages ? layout::shape.tokens : 1);
+      layer.hot.shown = reinterpret_cast<std::uint64_t*>(shown_.data()) + std::int64_t{l} * H * slot_counts;
+      clear_hot_rows(exec, layer.hot, H);
     }
   }
   row_offload(row_offload&&) = default;
@@ -92,7 +100,7 @@ class row_offload {
     }
   }
 
-  const offloaded_rows<E>& rows_of(int ordinal) const { return layers_[static_cast<std::size_t>(ordinal)]; }
+  const lying& rows_of(int ordinal) const { return layers_[static_cast<std::size_t>(ordinal)]; }
   std::int32_t frame(std::int32_t page) const { return frames_.frames()[static_cast<std::size_t>(page)]; }
   bool moves() const { return !list_.empty(); }
   placed_rows<E> placed(int ordinal, const row_view<const E>& near) const { return {near, rows_of(ordinal).far, frames_.frames()}; }
@@ -175,10 +183,15 @@ class row_offload {
     to.far_bytes += group.retrieving * row_bytes<E>(layout::shape, used.far, H);
     to.slot_bytes += slots_.size();
     const auto* const counts = reinterpret_cast<const std::uint64_t*>(shown_.data());
-    for (std::int64_t i = 0; i < shown_.size() / 8; i += 3) {
-      to.selected_near += static_cast<std::int64_t>(counts[i]);
-      to.selected_hot += static_cast<std::int64_t>(counts[i + 1]);
-      to.selected_far += static_cast<std::int64_t>(counts[i + 2]);
+    for (std::int64_t i = 0; i < shown_.size() / 8; i += slot_counts) {
+      const auto near = static_cast<std::int64_t>(counts[i]), hot = static_cast<std::int64_t>(counts[i + 1]),
+                 beyond = static_cast<std::int64_t>(counts[i + 2]);
+      if (!by_pages) to.selected_near += near, to.selected_hot += hot, to.selected_far += beyond;
+      to.far_wanted += hot + beyond;
+      to.far_hit += hot;
+      to.far_moved += beyond;
+      to.far_bytes_moved +=
+          static_cast<std::int64_t>(counts[i + 3]) * pitch_of<E>(layout::shape).row * static_cast<std::int64_t>(sizeof(E));
     }
   }
 
@@ -194,7 +207,7 @@ class row_offload {
     const auto* const there = reinterpret_cast<const copied_pages*>(lists_.data());
     for (const auto& layer : of.layers) {
       if (!layer.may_be_far()) continue;
-      const offloaded_rows<E>& rows = rows_of(layer.ordinal);
+      const lying& rows = rows_of(layer.ordinal);
       move_pages(exec, layer.rows, rows.far, rows.hot, there, before);
       move_pages(exec, layer.rows, rows.far, rows.hot, there + before, n - before);
     }
@@ -209,7 +222,7 @@ class row_offload {
   registered_memory far_;
   device_block slots_;
   pinned_block shown_;
-  std::vector<offloaded_rows<E>> layers_;  // by ordinal; empty where no layer retrieves
+  std::vector<lying> layers_;  // by ordinal; empty where no layer retrieves
   std::vector<std::vector<std::int32_t>> tables_;  // (sequence slots)
   upload_ring uploads_;
   device_scratch lists_;

@@ -28,7 +28,8 @@ namespace kvx {
 
 /// One layer as retrieval from semantic pages on the device reads it.
 ///
-/// batch       items under the ids of pages and of their columns, which are the same
+/// batch       items under the ids of pages and of their columns
+/// rows_of     the same under the frames of their rows, see page_frames; where rows do not move, as batch
 /// energies    where queries that are learned from go; null data for nowhere
 /// codes       of the keys, read by a reranker that says so
 /// values      columns of the values, where the reranker has tiers
@@ -42,6 +43,7 @@ struct device_page_layer {
   key_sketch sketch;
   kvx::zones zones;
   device_batch batch;
+  device_batch rows_of;
   value_columns values = {};
 };
 
@@ -61,12 +63,15 @@ static_assert(page_budget{{.keep = 192}}.wanted(16, 400) == 12 && page_budget{{.
               page_budget{{.keep = 0}, true, {}}.wanted(16, 400) == 40);
 
 /// What one call leaves for its own launches. page_dots: of codes' page means, then of those of semantic pages.
+///
+/// found       (units, most chosen) addresses, where chosen rows are fetched
 struct page_call_arrays : unit_arrays {
   page_search_arrays search;
+  const void** found = nullptr;
 
   template <class E>
   page_call_arrays(const device& exec, const row_view<E>& rows, const page_search_shape<page_budget>& shape, bool coded,
-                   scratch_parts& memory)
+                   scratch_parts& memory, bool fetches)
       : search(shape, memory) {
     const std::int64_t units = shape.units(), G = shape.group;
     page_pitch = search.page_pitch;
@@ -84,6 +89,7 @@ struct page_call_arrays : unit_arrays {
       counters += chosen.counters_needed();
     }
     if (coded) page_dots = memory.take<float>(units * page_pitch * G);
+    if (fetches) found = memory.take<const void*>(units * most_chosen());
     take_units(exec, rows, shape.tokens, G, coded, most_chosen(), memory);
   }
 
@@ -115,10 +121,13 @@ inline page_search_shape<page_budget> page_search_of(const dci_shape& index, gro
 }
 
 /// What attend_pages needs for a batch of so many new tokens in sequences of at most `longest` tokens. A pure function.
+///
+/// fetches     rows may be far
 template <class E>
-attend_memory attend_pages_scratch(const device& exec, const row_view<E>& rows, const page_search_shape<page_budget>& shape, bool coded) {
+attend_memory attend_pages_scratch(const device& exec, const row_view<E>& rows, const page_search_shape<page_budget>& shape, bool coded,
+                                   bool fetches = false) {
   scratch_parts size;
-  const page_call_arrays arrays(exec, rows, shape, coded, size);
+  const page_call_arrays arrays(exec, rows, shape, coded, size, fetches);
   return {size.used + 256, arrays.counters};
 }
 

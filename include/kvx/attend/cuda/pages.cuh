@@ -2,6 +2,7 @@
 // Attention of decode steps over {sink, members of the pages found, recent} on the device: four launches for all new tokens and KV heads,
 // and those of a reranker.
 
+#include <kvx/attend/cuda/fetched_rows.cuh>
 #include <kvx/attend/cuda/page_call.cuh>
 #include <kvx/attend/cuda/page_tiers.cuh>
 #include <kvx/attend/cuda/residents.cuh>
@@ -15,9 +16,13 @@
 #include <kvx/core/element.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
+#include <kvx/index/cuda/fetch_pages.cuh>
 #include <kvx/index/cuda/page_search.cuh>
+#include <kvx/layout/cuda/fetch_rows.cuh>
 #include <kvx/layout/cuda/row_dots.cuh>
 #include <kvx/layout/device_batch.hpp>
+#include <kvx/layout/far_rows.hpp>
+#include <kvx/layout/hot_rows.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/row_ids.hpp>
 #include <kvx/rerank/cuda/exact.cuh>
@@ -43,21 +48,24 @@ namespace kvx {
 ///             tiers two more: what is left of the pages' means, and attention to those and to coded members
 /// shapes      q (N, Q, D), out (N, Q, Dv), lse (N, Q) or a null view, N = layer.batch.tokens; scratch and counters of attend_pages_scratch
 ///             for `shape`
+///             far: where pages may lie far, offloaded_pages, whose slots take pages of which rows were chosen as a whole, or
+///             offloaded_rows, whose slots take these rows; either adds a launch. What searches and ranks reads rows wherever they lie
 /// zones       within a step every token uses the edge of the committed length before it
 /// exactness   pages follow float sums of logits, which differ from the host's in their last bits: choices may differ among pages of equal
 ///             worth. The same bits on every run and launch
 /// errors      usage_error for shapes that do not fit; lengths and page tables are read on the device, and not checked
 /// source      IceCache (arXiv 2604.10539) sections 3 and 4
-template <page_shape Page, element E, element T, class Reranker>
+template <page_shape Page, element E, element T, class Reranker, class Far = all_near>
 void attend_pages(const device& exec, const device_page_layer<E>& layer, const Reranker& reranker,
                   const page_search_shape<page_budget>& shape, tensor_view<const T, 3> q, tensor_view<T, 3> out, tensor_view<float, 2> lse,
-                  std::span<std::byte> scratch, std::span<unsigned> counters, call_site where = call_site::here()) {
+                  std::span<std::byte> scratch, std::span<unsigned> counters, const Far& far = {}, call_site where = call_site::here()) {
+  constexpr bool by_rows = std::is_same_v<Far, offloaded_rows<E>>, by_pages = std::is_same_v<Far, offloaded_pages<E>>;
   const device_batch& batch = layer.batch;
   if (batch.tokens == 0) return;
   const page_options& options = shape.budget.options;
   scratch_parts memory{scratch.data() + (256 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 256) % 256};
   constexpr bool coded = requires { Reranker::bits; };
-  page_call_arrays to(exec, layer.rows, shape, coded, memory);
+  page_call_arrays to(exec, layer.rows, shape, coded, memory, by_rows || by_pages);
   require(static_cast<std::int64_t>(scratch.size()) >= memory.used + 256 && static_cast<std::int64_t>(counters.size()) >= to.counters,
           "attend_pages: scratch is smaller than attend_pages_scratch", where);
   const resident_call<E, T> residents{layer,
@@ -76,12 +84,14 @@ void attend_pages(const device& exec, const device_page_layer<E>& layer, const R
           .threads = attend_threads,
           .shared_bytes = static_cast<std::size_t>(residents.memory.bytes)},
          attend_residents_kernel<attend_threads, pairs, E, T>, residents);
-  page_search_call<E, page_budget> search;
+  page_search_call<E, page_budget, Far> search;
   static_cast<page_search_shape<page_budget>&>(search) = shape;
   search.rows = layer.rows;
   search.members = layer.members;
   search.means = layer.means;
   search.batch = batch;
+  search.row_items = layer.rows_of.items;
+  search.far = far;
   search.plain = to.plain;
   search.resident = to.lse;
   search.scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(Page.key_dim));
@@ -109,13 +119,23 @@ void attend_pages(const device& exec, const device_page_layer<E>& layer, const R
         }
       }
     } else {
-      rerank(exec, reranker, layer.sketch, layer.rows, batch, in, to.chosen);
+      rerank(exec, reranker, layer.sketch, layer.rows, layer.rows_of, in, to.chosen, far);
     }
     ids = {to.chosen.chosen, to.chosen.chosen_counts, to.chosen.chosen_pitch, to.chosen.chosen_pitch};
   }
-  attend_chosen<E, T>(exec, layer.rows, batch, q, ids, {options.scale, options.soft_cap}, to.states, to.sums, out, lse,
-                      {to.attend, static_cast<std::size_t>(to.attend_bytes)}, counters.first(static_cast<std::size_t>(to.tickets)),
-                      all_near{}, where);
+  const auto attend = [&](const auto& lying) {
+    attend_chosen<E, T>(exec, layer.rows, layer.rows_of, q, ids, {options.scale, options.soft_cap}, to.states, to.sums, out, lse,
+                        {to.attend, static_cast<std::size_t>(to.attend_bytes)}, counters.first(static_cast<std::size_t>(to.tickets)), lying,
+                        where);
+  };
+  if constexpr (by_pages) fetch_pages(exec, search, std::is_same_v<Reranker, pass_through> ? row_ids{} : ids);
+  if constexpr (by_rows) {
+    auto* const found = reinterpret_cast<const E**>(to.found);
+    fetch_rows<E>(exec, layer.rows, far.far, far.hot, layer.rows_of, ids, found);
+    attend(fetched_rows<E>{found, ids.pitch, layer.rows.value.data - layer.rows.key.data});
+  } else {
+    attend(far);
+  }
 }
 
 }  // namespace kvx

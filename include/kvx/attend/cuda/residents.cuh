@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(Threads, 2) attend_residents_kernel(resident_c
   const device_page_layer<E>& layer = call.layer;
   const std::int64_t unit = blockIdx.x, H = layer.rows.heads, row = unit / H, head = unit % H;
   const int G = call.group, D = layer.rows.key_dim, Dv = layer.rows.value_dim;
-  const batch_token token = token_of_block(layer.batch, row);
+  const batch_token token = token_of_block(layer.rows_of, row);
   if (token.query < 0) return;
   const auto query = [&](int g, int d) { return to_float(*call.q.at(row, head * G + g, d)); };
   float* const plain = call.plain + unit * G * D;                                        // (G, D)
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(Threads, 2) attend_residents_kernel(resident_c
     for (int i = static_cast<int>(threadIdx.x); i < G * D; i += Threads) plain[i] = query(i / D, i % D);
   }
   if (layer.energies.at.data != nullptr && is_learned_from(token.position()))
-    write_energies<Threads>(query, G, D, layer.energies.sample(token.item.pages, head, token.position()));
+    write_energies<Threads>(query, G, D, layer.energies.sample(layer.batch.items[token.entry].pages, head, token.position()));
   softmax_state* const states = call.states + unit * G;                                  // (G)
   const key_places residents = resident_places(layer.zones, token.item, token.query, layer.rows.page_tokens);
   const paged_source<E> source{layer.rows, token.item.pages, head};

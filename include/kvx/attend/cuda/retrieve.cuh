@@ -179,7 +179,7 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
     if (others.any()) ids = {to.members.ids, to.members.counts, to.members.id_pitch, to.members.id_pitch};
     const rerank_input in = to.ranked_among(ids, layer.zones, Page.tokens, call.scale);
     if constexpr (std::is_same_v<Reranker, exact>) {
-      rerank(exec, reranker, layer.sketch, layer.rows, batch, in, to.chosen, pages_of(far));
+      rerank(exec, reranker, layer.sketch, layer.rows, batch, in, to.chosen, far);
     } else {
       const zones* const whole = others.tail ? &layer.zones : nullptr;
       if (to.page_dots != to.search.page_dots)

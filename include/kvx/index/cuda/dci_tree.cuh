@@ -29,12 +29,14 @@ namespace kvx {
 
 /// A block of tokens to be indexed.
 ///
-/// pages       ids of rows and columns of the sequence's pages from logical page `first_page` on, up to the end of the block: at least
-///             those of the block, and of the metric_tokens positions before its end where a metric is learned
+/// pages       ids of columns of the sequence's pages from logical page `first_page` on, up to the end of the block: at least those of the
+///             block, and of the metric_tokens positions before its end where a metric is learned
+/// frames      under which the rows of these pages lie, or null: under the same ids
 struct block_to_index {
   const std::int32_t* pages = nullptr;
   std::int64_t first_page = 0;
   std::int64_t block = 0;
+  const std::int32_t* frames = nullptr;
 };
 
 /// What the kernel is told.
@@ -63,7 +65,8 @@ class block_indexer {
         s_(shared),
         head_(head),
         first_(of.block * call.shape.block),
-        pages_(of.pages + (first_ / call.rows.page_tokens - of.first_page)) {
+        pages_(of.pages + (first_ / call.rows.page_tokens - of.first_page)),
+        frames_(of.frames != nullptr ? of.frames + (pages_ - of.pages) : pages_) {
     const std::int64_t sinks = call.sink - first_;
     sinks_ = static_cast<int>(sinks < 0 ? 0 : sinks < call.shape.block ? sinks : call.shape.block);
   }
@@ -87,10 +90,10 @@ class block_indexer {
   __device__ int P() const { return call_.rows.page_tokens; }
   __device__ int sink_pages() const { return sinks_ / P(); }
   __device__ int filled() const { return (rows_.n + P() - 1) / P(); }
-  __device__ const E* key_of(int offset) const { return call_.rows.key.at(pages_[offset / P()], head_, offset % P()); }
+  __device__ const E* key_of(int offset) const { return call_.rows.key.at(frames_[offset / P()], head_, offset % P()); }
   __device__ bool has_value(int offset) const {
     return !call_.finite_values ||
-           can_be_averaged(square_value(call_.rows.value.at(pages_[offset / P()], head_, offset % P()), call_.rows.value_dim));
+           can_be_averaged(square_value(call_.rows.value.at(frames_[offset / P()], head_, offset % P()), call_.rows.value_dim));
   }
 
   __device__ packed_page page(int j) const { return {call_.members.at(pages_[j], head_), P(), packed_page::entry_bytes(call_.shape)}; }
@@ -240,7 +243,8 @@ class block_indexer {
   const index_call<E>& call_;
   const packing_shared<E>& s_;
   std::int64_t head_, first_;
-  const std::int32_t* pages_;  // of the block
+  const std::int32_t* pages_;   // of the block
+  const std::int32_t* frames_;  // of its rows
   int sinks_;                  // tokens of the block
   packed_rows<E> rows_;
 };

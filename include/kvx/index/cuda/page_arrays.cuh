@@ -5,7 +5,9 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/index/page_search.hpp>
+#include <kvx/layout/batch_item.hpp>
 #include <kvx/layout/device_batch.hpp>
+#include <kvx/layout/far_rows.hpp>
 #include <kvx/layout/row_ids.hpp>
 #include <kvx/layout/row_view.hpp>
 #include <kvx/layout/token_zone.hpp>
@@ -54,7 +56,7 @@ struct page_search_shape {
 /// What a search keeps and leaves. Trivially copyable; all pointers are the device's.
 ///
 /// ids, counts (units, id_pitch) members of the pages found, ascending; how many (units), -1 for a unit that takes no part
-/// found       (units, found_pitch) pages, ascending; before: members of those before each
+/// found       (units, found_pitch) pages, ascending, found_counts (units) of them; before: members of those before each
 /// missed      (units): how many pages of the zone were not found
 /// slots, places   by_page: (units, id_pitch) members page after page: P times the page and the number of the member; where each stands
 ///             among the ids
@@ -66,6 +68,7 @@ struct page_search_arrays {
   std::int32_t* ids = nullptr;
   std::int32_t* counts = nullptr;
   std::int32_t* found = nullptr;
+  std::int32_t* found_counts = nullptr;
   std::int32_t* before = nullptr;
   std::int32_t* missed = nullptr;
   std::int32_t* slots = nullptr;
@@ -90,6 +93,7 @@ struct page_search_arrays {
     ids = memory.take<std::int32_t>(units * id_pitch);
     counts = memory.take<std::int32_t>(units);
     found = memory.take<std::int32_t>(units * found_pitch);
+    found_counts = memory.take<std::int32_t>(units);
     before = memory.take<std::int32_t>(units * found_pitch);
     missed = memory.take<std::int32_t>(units);
     if (s.by_page) {
@@ -109,15 +113,20 @@ struct page_search_arrays {
 
 /// What the kernels of a search are told.
 ///
-/// batch       items under the ids of pages and their columns
+/// batch       items under the ids of pages and their columns; row_items: the same under the frames of their rows, where these may be far,
+///             else null. `far` says where those lie
 /// plain, resident   (units, G, D) queries; (units, G) log-sum-exp of each head's residents
 /// wide        keys begin on multiples of 16 bytes
-template <class E, class Budget>
+template <class E, class Budget, class Far = all_near>
 struct page_search_call : page_search_shape<Budget> {
+  using element_type = E;
+
   row_view<const E> rows;
   column_array members;
   column_array means;
   device_batch batch;
+  const batch_item* row_items = nullptr;
+  Far far = {};
   const float* plain = nullptr;
   const float* resident = nullptr;
   float scale = 1;
@@ -134,16 +143,19 @@ struct page_zone {
   const std::int32_t* pages;      // of the sequence
   std::int64_t first, count;      // pages of the zone
   std::int64_t wanted;            // to be found; -1: the unit takes no part
+  const std::int32_t* frames;     // of the sequence's rows: where they do not differ, its pages
 
   KVX_HD constexpr bool is_searched() const { return wanted > 0 && wanted < count; }
 };
 
 template <class Budget>
-KVX_HD constexpr page_zone page_zone_of(const page_search_shape<Budget>& s, const device_batch& batch, std::int64_t unit) {
+KVX_HD constexpr page_zone page_zone_of(const page_search_shape<Budget>& s, const device_batch& batch, const batch_item* row_items,
+                                        std::int64_t unit) {
   const token_zone z = zone_of(batch, s.cut, s.page_tokens, unit / s.heads);
-  if (z.entry < 0) return {nullptr, 0, 0, -1};
+  if (z.entry < 0) return {nullptr, 0, 0, -1, nullptr};
   const std::int64_t count = (z.end - z.begin) / s.page_tokens;
-  return {batch.items[z.entry].pages, z.begin / s.page_tokens, count, count > 0 ? s.wanted(count, z.committed) : 0};
+  return {batch.items[z.entry].pages, z.begin / s.page_tokens, count, count > 0 ? s.wanted(count, z.committed) : 0,
+          (row_items != nullptr ? row_items : batch.items)[z.entry].pages};
 }
 
 }  // namespace kvx

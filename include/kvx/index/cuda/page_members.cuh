@@ -15,8 +15,8 @@ namespace kvx {
 ///
 /// shapes      found: count pages, ascending, seen by all threads; all threads call
 /// cost        a token is compared with those of the pages found in its block
-template <int Threads, class E, class Budget>
-__device__ void list_members(const page_search_call<E, Budget>& call, std::int64_t unit, const page_zone& zone, std::int64_t count,
+template <int Threads, class Call>
+__device__ void list_members(const Call& call, std::int64_t unit, const page_zone& zone, std::int64_t count,
                              block_scratch<int, Threads>& sums) {
   const std::int64_t head = unit % call.heads, P = call.page_tokens, of_block = call.index.block / P;
   const std::int32_t* const found = call.to.found + unit * call.to.found_pitch;
@@ -50,7 +50,10 @@ __device__ void list_members(const page_search_call<E, Budget>& call, std::int64
     call.to.slots[place] = static_cast<std::int32_t>(found[i] * P + slot % P);
     call.to.places[place] = static_cast<std::int32_t>(before[first] + at);
   }
-  if (threadIdx.x == 0) call.to.counts[unit] = members;
+  if (threadIdx.x == 0) {
+    call.to.counts[unit] = members;
+    call.to.found_counts[unit] = static_cast<std::int32_t>(count);
+  }
 }
 
 }  // namespace kvx

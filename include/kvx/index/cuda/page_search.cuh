@@ -30,12 +30,12 @@ inline constexpr int mean_threads = 256, mean_pages = 256, find_threads = 512, f
 
 /// Logits of the means of some pages of one unit, with what their spreads may add where members are looked at; NaN for a page without
 /// members.
-template <int Threads, int Heads, class E, class Budget>
-__global__ void __launch_bounds__(Threads) scan_means_kernel(page_search_call<E, Budget> call, int chunks) {
+template <int Threads, int Heads, class Call>
+__global__ void __launch_bounds__(Threads) scan_means_kernel(Call call, int chunks) {
   __shared__ page_zone zone;
   __shared__ float reach[Heads];  // what a spread of 1 adds
   const std::int64_t unit = blockIdx.x / chunks, head = unit % call.heads, first = std::int64_t{blockIdx.x % chunks} * mean_pages;
-  if (threadIdx.x == 0) zone = page_zone_of(call, call.batch, unit);
+  if (threadIdx.x == 0) zone = page_zone_of(call, call.batch, call.row_items, unit);
   __syncthreads();
   if (!zone.is_searched() || first >= zone.count) return;
   auto* const queries = dynamic_shared<float>();
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(Threads) scan_means_kernel(page_search_call<E,
 }
 
 /// One unit's pages, by one block of threads. All threads call.
-template <int Threads, int Heads, class E, class Budget>
+template <int Threads, int Heads, class Call>
 class page_finder {
  public:
   struct scratch {
@@ -86,7 +86,7 @@ class page_finder {
     float promised[most_scored_heads];
   };
 
-  __device__ page_finder(const page_search_call<E, Budget>& call, std::int64_t unit, const page_zone& zone, scratch& s, float* queries)
+  __device__ page_finder(const Call& call, std::int64_t unit, const page_zone& zone, scratch& s, float* queries)
       : call_(call), unit_(unit), zone_(zone), s_(s), queries_(queries) {}
 
   /// Leaves the pages found, ascending. Returns how many.
@@ -175,8 +175,8 @@ class page_finder {
           const int m = turn + lane_of_thread() / row_lanes;
           const std::int64_t token = block + packed.member(m < count ? m : 0);
           float sums[Heads];
-          row_dots(call_.rows.key.at(zone_.pages[token / P], head, token % P), m < count, dim, call_.wide, queries_, row_query_floats(dim),
-                   sums);
+          row_dots(call_.far.row(call_.rows, zone_.frames[token / P], head, token % P).key, m < count, dim, call_.wide, queries_,
+                   row_query_floats(dim), sums);
 #pragma unroll
           for (int h = 0; h < Heads; ++h) {
             if (m < count && sums[h] - sums[h] == 0 && sums[h] > most[h]) most[h] = sums[h];  // NaN and infinity change nothing
@@ -237,24 +237,25 @@ class page_finder {
     __syncthreads();
   }
 
-  const page_search_call<E, Budget>& call_;
+  const Call& call_;
   std::int64_t unit_;
   const page_zone& zone_;
   scratch& s_;
   float* queries_;  // (Heads, row_query_floats(D))
 };
 
-template <int Threads, int Heads, class E, class Budget>
-__global__ void __launch_bounds__(Threads, 1) find_pages_kernel(page_search_call<E, Budget> call) {
-  using finder = page_finder<Threads, Heads, E, Budget>;
+template <int Threads, int Heads, class Call>
+__global__ void __launch_bounds__(Threads, 1) find_pages_kernel(Call call) {
+  using finder = page_finder<Threads, Heads, Call>;
   __shared__ typename finder::scratch scratch;
   __shared__ page_zone zone;
   const std::int64_t unit = blockIdx.x;
-  if (threadIdx.x == 0) zone = page_zone_of(call, call.batch, unit);
+  if (threadIdx.x == 0) zone = page_zone_of(call, call.batch, call.row_items, unit);
   __syncthreads();
   if (zone.wanted <= 0) {
     if (threadIdx.x != 0) return;
     call.to.counts[unit] = zone.wanted < 0 ? -1 : 0;
+    call.to.found_counts[unit] = 0;
     call.to.missed[unit] = static_cast<std::int32_t>(zone.count);
     return;
   }
@@ -278,8 +279,8 @@ __global__ void __launch_bounds__(Threads, 1) find_pages_kernel(page_search_call
 /// exactness   given the same logits the host's pages, where its sums of exponentials do not differ in their last bits; the same bits on
 ///             every run
 /// errors      usage_error for shapes that do not fit, and other rankings
-template <element E, class Budget>
-void search_pages(const device& exec, const page_search_call<E, Budget>& call, call_site where = call_site::here()) {
+template <element E, class Budget, class Far>
+void search_pages(const device& exec, const page_search_call<E, Budget, Far>& call, call_site where = call_site::here()) {
   using ranking = dci_shape::ranking;
   require(call.index.rank == ranking::mean_then_member || call.index.rank == ranking::mean_key,
           "search_pages: on a device pages are ranked by mean_then_member or mean_key", where);
@@ -291,7 +292,7 @@ void search_pages(const device& exec, const page_search_call<E, Budget>& call, c
   const auto queries = [&](int heads) { return sizeof(float) * static_cast<std::size_t>(heads * row_query_floats(call.rows.key_dim)); };
   const auto scan = [&]<int Heads>() {
     launch(exec, {.grid = dim3(static_cast<unsigned>(units * chunks)), .threads = mean_threads, .shared_bytes = queries(Heads)},
-           scan_means_kernel<mean_threads, Heads, E, Budget>, call, static_cast<int>(chunks));
+           scan_means_kernel<mean_threads, Heads, page_search_call<E, Budget, Far>>, call, static_cast<int>(chunks));
   };
   if (call.group <= 4) {
     scan.template operator()<4>();
@@ -299,7 +300,7 @@ void search_pages(const device& exec, const page_search_call<E, Budget>& call, c
     scan.template operator()<8>();
   }
   launch(exec, {.grid = dim3(static_cast<unsigned>(units)), .threads = find_threads, .shared_bytes = queries(find_heads)},
-         find_pages_kernel<find_threads, find_heads, E, Budget>, call);
+         find_pages_kernel<find_threads, find_heads, page_search_call<E, Budget, Far>>, call);
 }
 
 }  // namespace kvx

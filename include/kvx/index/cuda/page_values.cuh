@@ -52,10 +52,11 @@ __global__ void __launch_bounds__(Threads, 2) encode_page_values_kernel(encode_p
   const std::int64_t head = blockIdx.x % a.heads, page = blockIdx.x / a.heads % pages_of_block;  // of the block of tokens
   const block_to_index block = a.blocks[blockIdx.x / a.heads / pages_of_block];
   const std::int32_t* const pages = block.pages + (block.block * pages_of_block - block.first_page);
+  const std::int32_t* const frames = block.frames != nullptr ? block.frames + (pages - block.pages) : pages;
   const packed_page packed{a.members.at(pages[page], head), P, packed_page::entry_bytes(a.shape)};
   const page_values<true> out = values_of<true>(a.values, pages[page], head);
   const int count = packed.count();
-  for (int i = tid; i < count; i += Threads) members[i] = of.rows.at(pages[packed.member(i) / P], head, packed.member(i) % P);
+  for (int i = tid; i < count; i += Threads) members[i] = of.rows.at(frames[packed.member(i) / P], head, packed.member(i) % P);
   __syncthreads();
   const encode_rows<E> rows{nullptr, 0, members};
   if constexpr (Bits == 0) {

@@ -3,10 +3,9 @@
 
 #include <kvx/backend/cuda/collectives.cuh>
 #include <kvx/backend/cuda/launch.cuh>
-#include <kvx/backend/cuda/vector_access.cuh>
 #include <kvx/backend/device.cuh>
-#include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/layout/cuda/slots.cuh>
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/far_rows.hpp>
 #include <kvx/layout/hot_rows.hpp>
@@ -48,59 +47,6 @@ __device__ __forceinline__ chosen_row<E> chosen_at(const fetch_call<E>& call, st
   const std::int64_t id = call.ids.of(unit)[i], page = item.pages[id / P];
   const E* const key = call.far.row(call.near, page, head, id % P).key;
   return {page < call.far.near_pages ? -1 : (page - call.far.near_pages) * P + id % P, key};
-}
-
-/// The slots of one KV head: those that are not selected now, that selected longest ago first, and those that are.
-///
-/// returns     how many are not selected
-template <int Threads>
-__device__ __forceinline__ int part_slots(const std::int16_t* order, int slots, const unsigned* selected, std::int16_t* waiting,
-                                          std::int16_t* kept, block_scratch<int, Threads>& scratch) {
-  int before = 0;
-  for (int first = 0; first < slots; first += Threads) {
-    const int i = first + static_cast<int>(threadIdx.x);
-    const std::int16_t slot = i < slots ? order[i] : std::int16_t{0};
-    const bool waits = i < slots && (selected[slot / 32] >> slot % 32 & 1u) == 0;
-    int all = 0;
-    const int at = before + block_exclusive_sum(waits ? 1 : 0, scratch, all);
-    if (i < slots) {
-      if (waits) {
-        waiting[at] = slot;
-      } else {
-        kept[i - at] = slot;
-      }
-    }
-    before += all;
-  }
-  __syncthreads();
-  return before;
-}
-
-/// Rows that have been given the slots waiting[0 .. count) come from afar, four of a warp at once.
-template <int Threads, class E>
-__device__ __forceinline__ void copy_to_slots(const fetch_call<E>& call, std::int64_t head, const std::int16_t* waiting, int count) {
-  constexpr int each = 4, part = 16 / static_cast<int>(sizeof(E));
-  const std::int64_t P = call.near.page_tokens;
-  const std::int64_t* const row_of = call.hot.row_of + head * call.hot.slots;
-  for (int first = warp_of_thread() * each; first < count; first += Threads / warp_lanes * each) {
-    const E* from[each];
-    E* to[each];
-#pragma unroll
-    for (int i = 0; i < each; ++i) {
-      const int slot = waiting[first + i < count ? first + i : first];
-      from[i] = call.far.key.at(row_of[slot] / P, head, row_of[slot] % P);
-      to[i] = call.hot.row(head, slot);
-    }
-    for (std::int64_t d = lane_of_thread() * part; d < call.hot.pitch; d += warp_lanes * part) {
-      uint4 x[each];
-#pragma unroll
-      for (int i = 0; i < each; ++i) x[i] = load_16(from[i] + d);
-#pragma unroll
-      for (int i = 0; i < each; ++i) {
-        if (first + i < count) store_16(to[i] + d, x[i]);
-      }
-    }
-  }
 }
 
 /// One KV head: first all of its choices are looked up, so that no slot that one of them needs is given away; then what was not found
@@ -166,13 +112,9 @@ __global__ void __launch_bounds__(Threads, 1) fetch_rows_kernel(fetch_call<E> ca
       __syncthreads();
     }
   }
-  copy_to_slots<Threads>(call, head, waiting, given);
-  for (int i = tid; i < slots; i += Threads)
-    order[i] = i < free - given ? waiting[given + i] : i < slots - given ? kept[i - (free - given)] : waiting[i - (slots - given)];
-  const auto add = [](std::uint64_t a, std::uint64_t b) { return a + b; };
-  const std::uint64_t of_launch[] = {block_reduce(near, add, sums), block_reduce(hot, add, sums), block_reduce(far, add, sums)};
-  if (tid != 0) return;
-  for (int i = 0; i < 3; ++i) call.hot.shown[3 * head + i] = call.hot.counts[3 * head + i] += of_launch[i];
+  copy_to_slots<Threads>(call.far, call.hot, call.near.page_tokens, head, waiting, given);
+  turn_order<Threads>(order, slots, waiting, free, given, kept);
+  add_counts<Threads>(call.hot, head, {near, hot, far, far}, sums);
 }
 
 /// Finds the chosen rows of every unit of a step, and brings those that are far into slots.
@@ -190,26 +132,6 @@ void fetch_rows(const device& exec, const row_view<const E>& near, const far_row
                 const device_batch& batch, const row_ids& ids, const E** found) {
   launch(exec, {.grid = dim3(static_cast<unsigned>(near.heads)), .threads = fetch_threads}, fetch_rows_kernel<fetch_threads, E>,
          fetch_call<E>{near, far, hot, batch, ids, found});
-}
-
-template <int Threads>
-__global__ void __launch_bounds__(Threads) order_slots_kernel(std::int16_t* order, int slots) {
-  for (int i = static_cast<int>(threadIdx.x); i < slots; i += Threads)
-    order[std::int64_t{blockIdx.x} * slots + i] = static_cast<std::int16_t>(i);
-}
-
-/// Empties all slots: once, before the first launch that uses them.
-template <element E>
-void clear_hot_rows(const device& exec, const hot_rows<E>& hot, int heads) {
-  const current_device here(exec.ordinal);
-  const auto set = [&](void* data, int value, std::int64_t bytes) {
-    if (bytes > 0) check("cudaMemsetAsync", cudaMemsetAsync(data, value, static_cast<std::size_t>(bytes), exec.stream));
-  };
-  set(hot.slot_of, 0xff, heads * hot.far_rows * 2);
-  set(hot.row_of, 0xff, std::int64_t{heads} * hot.slots * 8);
-  set(hot.counts, 0, std::int64_t{heads} * 24);
-  launch(exec, {.grid = dim3(static_cast<unsigned>(hot.slots > 0 ? heads : 0)), .threads = 256}, order_slots_kernel<256>, hot.order,
-         hot.slots);
 }
 
 }  // namespace kvx
