@@ -15,8 +15,7 @@ namespace kvx {
 ///
 /// token_ids   of the tokens that are saved, kept in the frame: what prefixes are found by, and what rows are predicted from
 /// first, tokens   a range of the sequence; tokens < 0: to its end. What begins with token 0 is restored as a sequence; other ranges
-/// continue
-///             one (restore_options::after)
+///                 continue one (restore_options::after)
 /// sinks       tokens at the start of the sequence that a codec leaves as they are
 /// newest      tokens at the end of the range that a codec leaves as they are; < 0: 32 of up to 4,096, 64 of up to 8,192, 128 of more
 /// chunk       most tokens of a chunk, 1 to 1,024: what is read to have any one of them. Products gain from 256, entropy coding from 64
@@ -25,8 +24,7 @@ namespace kvx {
 ///             down to 8 bytes, at the finest step from log2_step on that fits; what no step fits stays as it is. Of a dead zone alone;
 ///             made by the host
 /// columns     true: columns of retrieving layers are stored too. They are rebuilt from rows otherwise, which costs encoding and, where
-/// rows
-///             are coded, codes keys as they come back
+///             rows are coded, codes keys as they come back
 /// pages       external layouts: the caller's page table of the sequence
 struct save_options {
   std::span<const std::int32_t> token_ids = {};

@@ -15,8 +15,7 @@ namespace kvx {
 /// head        so many rows for each KV head
 /// layer       as many in all, for the KV heads of a layer together: the best of all their scores, which the softmax sum makes comparable
 /// mass        a head takes rows until those and the residents hold `mass`, 0 to 1, of its attention by the estimates; at most `keep`.
-/// Needs
-///             a reranker by the softmax sum; on the host alone
+///             Needs a reranker by the softmax sum; on the host alone
 /// source      ours: docs/results.md, attention in tiers
 struct retrieve_budget {
   enum class kind : std::uint8_t { head, layer, mass };

@@ -43,8 +43,8 @@ struct calibration_options {
 /// Rows of consecutive tokens of one passage, all layers of each.
 ///
 /// shapes      keys (n, L, H, D) before RoPE unless the options say turned_keys, values (n, L, H, Dv); embeddings (n, E) of the tokens,
-/// previous (E) of the one before the
-///             first of them, empty at the start of a passage; embeddings empty where nothing is predicted
+///             previous (E) of the one before the first of them, empty at the start of a passage; embeddings empty where nothing is
+///             predicted
 struct passage_rows {
   std::int64_t first_position = 0;
   std::int64_t passage_tokens = 0;

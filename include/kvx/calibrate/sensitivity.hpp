@@ -34,8 +34,7 @@ struct attention_shape {
 /// Queries of one layer and the keys and values that they attend to.
 ///
 /// shapes      queries (n, Q, D) after RoPE, positions (n) of them ascending; keys (T, H, D) after RoPE; values (T, H, Dv): rows of
-/// positions
-///             0..T-1, T above every position of a query
+///             positions 0..T-1, T above every position of a query
 /// gain        (n) or empty: where a norm follows the output projection, 1 / rms(W_O o) of each query's token, the norm's weight folded
 ///             into the projection
 struct attention_sample {

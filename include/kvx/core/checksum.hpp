@@ -13,8 +13,7 @@ namespace kvx {
 ///
 /// exactness   the published function: any xxhsum computes it
 /// cost        four independent chains, 32 bytes a round: about 10 GB/s on one core with no instruction beyond a 64-bit product. A CRC at
-/// that
-///             speed needs an instruction that not every machine has, XXH3 a vector form for each; this one is thirty lines
+///             that speed needs an instruction that not every machine has, XXH3 a vector form for each; this one is thirty lines
 /// source      Collet 2014, xxHash specification 0.2.0
 inline std::uint64_t checksum(std::span<const std::byte> bytes) {
   constexpr std::uint64_t p1 = 0x9e3779b185ebca87u, p2 = 0xc2b2ae3d27d4eb4fu, p3 = 0x165667b19e3779f9u, p4 = 0x85ebca77c2b2ae63u,

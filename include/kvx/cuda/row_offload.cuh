@@ -56,8 +56,7 @@ struct placed_rows {
 /// what        pages of a group of layers share one frame number, so that one table serves all layers that retrieve
 /// use         `plan` a step, upload its piece and the tables of all open steps, then `accept`; without `accept` nothing has changed
 /// cost        built: page-locks all far memory. A step: nothing is enqueued while near frames are free; else a page that goes is copied
-/// once,
-///             in one launch a layer
+///             once, in one launch a layer
 template <class Spec>
 class row_offload {
  public:

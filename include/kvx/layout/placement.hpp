@@ -10,8 +10,7 @@ namespace kvx {
 ///               move to page-locked host memory, which kernels read in place, and rows that were selected lately are kept in slots near.
 ///               On the host everything is near
 /// offload_bulk  on the host: those of layers that retrieve lie in memory for geometry.near_tokens tokens; beyond it the oldest pages go to
-/// a
-///               file (geometry.far), so that contexts may be larger than memory. Semantic pages that a step selects are read as a whole
+///               a file (geometry.far), so that contexts may be larger than memory. Semantic pages that a step selects are read as a whole
 ///               into slots, other rows one by one; choices that were made lately stay there
 enum class placement { resident, offload_uva, offload_bulk };
 

@@ -37,8 +37,7 @@ KVX_HD constexpr key_sketch value_sketch(int bits, std::uint64_t seed) {
 /// Columns of coded values, in this order.
 ///
 /// codes       [P][value_row_bytes] bytes: coordinate d is the field d % (8 / bits) of byte d / (8 / bits), lowest bits first; a field is
-/// the
-///             cell, with the top bit set where the coordinate is >= 0
+///             the cell, with the top bit set where the coordinate is >= 0
 /// scales      [P] half: w
 /// means       [Dv] bf16: the mean value of the page, before the rotation. The tail reads it too
 enum value_column : std::uint8_t { value_codes, value_scales, value_means, value_column_count };

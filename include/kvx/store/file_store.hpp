@@ -24,11 +24,9 @@ namespace kvx {
 /// folder at once.
 ///
 /// what        put writes a file of another name, waits until it is on the disk, renames it, and waits until the folder is on the disk: a
-/// crash
-///             at any point, of the process or the machine, leaves the old bytes or the new
+///             crash at any point, of the process or the machine, leaves the old bytes or the new
 /// synced      false: does not wait for the disk. A crash of the process is then survived, one of the machine leaves what the file system
-/// makes
-///             of it; the frame's checksums tell
+///             makes of it; the frame's checksums tell
 /// errors      io, what names the call; not_found
 class file_store {
  public:

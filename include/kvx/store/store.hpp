@@ -15,8 +15,7 @@ namespace kvx {
 /// A place for frames. It knows bytes and keys alone.
 ///
 /// put         keeps the bytes under the key, in place of what was there: whoever reads sees the old bytes or the new, never a mixture,
-/// whatever
-///             happens to the writer
+///             whatever happens to the writer
 /// open        a reader of what is there now; it goes on reading that, also when the key is put or erased meanwhile. not_found
 /// reader      size() bytes; read(offset, out) fills all of out, or truncated, io
 /// erase       not_found where there is nothing

@@ -26,8 +26,7 @@ struct sees_all {
 /// Takes the keys at places [first, last) into `tile`; the queries are staged. All threads call.
 ///
 /// shapes      `tile.take(memory, shared, stage, n, Dv, rule, mask)` takes the n keys of a stage; mask.of(place, end) says which rows see
-/// which
-///             of the keys at [place, end)
+///             which of the keys at [place, end)
 /// cost        rows are asked for m.stages - 1 tiles ahead, their addresses one more
 template <int Threads, element E, class Tile, class Source, class Mask>
 __device__ void attend_places(const tile_memory& m, std::byte* shared, Tile& tile, const Source& source, const key_places& places,

@@ -15,8 +15,9 @@ namespace kvx {
 /// Sums and softmax of 16 rows a warp. For prompts: scores and weights stay in registers between the two products.
 ///
 /// shapes      rows 16 w + g and 16 w + g + 8 of lane 4 g + t of warp w; components 16 i .. + 15 of the sums, i < Pairs: Pairs must reach
-/// Dv exactness   weights are rounded to E, as in every prompt kernel on tensor cores; those of float rows have 24 bits source      Dao
-/// 2023 (FlashAttention-2), section 3: no warp needs another's rows
+///             Dv
+/// exactness   weights are rounded to E, as in every prompt kernel on tensor cores; those of float rows have 24 bits
+/// source      Dao 2023 (FlashAttention-2), section 3: no warp needs another's rows
 template <int Threads, int Pairs, element E, int QP>
 struct prompt_tile {
   using O = typename operand_of<E>::type;

@@ -238,16 +238,15 @@ constexpr std::int64_t attend_tiers_tickets(std::int64_t units, std::int64_t gro
 ///             codes and their value codes; and, for each page, what is left of it, as often as it is, by the mean of its logits and the
 ///             mean of the page's values. Without coded rows, candidates that have no mark stay in the tail
 /// shapes      states (units, G); sums (units, G, Dv), undivided; ranked: logits, marks and scores of a reranking of `members`,
-/// tier_members
-///             or page_tier_members; in: its input, with page_dots of every page of the zones; batch: under the page ids of the columns
+///             tier_members or page_tier_members; in: its input, with page_dots of every page of the zones; batch: under the page ids of
+///             the columns
 /// units       logits in nats
 /// cost        one launch; exponentials of G (C + pages) logits, V codes of the candidates that matter (tier_options::skip), a mean for
 ///             each page, both once for every four heads; splits over blocks by pages
 /// exactness   float sums in an order that depends on the zone alone: the same bits on every run and launch. Without the rounding of
-/// weights
-///             that the host's has. A unit all of whose tokens are taken out stays as it is, bit for bit. Values are skipped by the scores
-///             of the reranking, which leave the tail out: what is skipped holds less than skip / candidates of all weight. With another
-///             rule than the softmax sum, or a soft cap, every V is read
+///             weights that the host's has. A unit all of whose tokens are taken out stays as it is, bit for bit. Values are skipped by the
+///             scores of the reranking, which leave the tail out: what is skipped holds less than skip / candidates of all weight. With
+///             another rule than the softmax sum, or a soft cap, every V is read
 /// errors      usage_error: pages of more than 1,024 tokens
 /// source      ours: docs/tiers.md
 template <int Bits, class Members = tier_members>

@@ -102,8 +102,7 @@ inline std::int64_t predictor_inputs_scratch(const predictor_on_device& p, std::
 /// Inputs of a run of tokens, for chunk_run::inputs of every span of its K, or V.
 ///
 /// shapes      embeddings (tokens + 1, E) as the model holds them, from the token before the first one on; `first`: there is none before,
-/// and
-///             its place is not read; out (rank, tokens); all in device memory
+///             and its place is not read; out (rank, tokens); all in device memory
 /// exactness   within the rounding of floats of the host's
 /// cost        three launches; the product, 4 tokens E rank operations for each of two halves; capturable
 inline void predictor_inputs(const device& exec, const half_product& product, const predictor_on_device& p, const float* embeddings,

@@ -96,8 +96,7 @@ __device__ inline bool take_escapes(unsigned lanes_of, const lane_entry& e, cons
 /// Decodes a stream by the lanes of a warp.
 ///
 /// shapes      stream from a multiple of 4 bytes on; alphabet_of(c) is the symbol_lookup of component c; sink.begin(c) is called by all
-/// lanes
-///             before the values of a component, sink.put(t, value) once a value, token t by lane t % 32
+///             lanes before the values of a component, sink.put(t, value) once a value, token t by lane t % 32
 /// exactness   the host's values
 /// cost        two shuffles, a vote and a look-up in shared memory one after the other for 32 values; words and alphabets are loaded ahead
 /// errors      truncated, corrupt: never a read outside the stream, never a value beyond +-32,767, never more steps than values

@@ -132,8 +132,7 @@ __device__ __forceinline__ void move_words(std::uint16_t* words, std::int64_t fr
 /// Encodes values by a block.
 ///
 /// shapes      out from a multiple of 4 bytes on, `room` bytes; alphabet_of(c) is the symbol_lookup of component c. All threads call and
-/// get
-///             the result; `bytes` 0 unless ok
+///             get the result; `bytes` 0 unless ok
 /// exactness   the host's bytes
 /// cost        one pass over the values by all warps to find escapes, one backwards by one warp; a third where there are escapes
 /// errors      no_space: out holds garbage; unfit: a value that its alphabet has no escape for, or no_symbol

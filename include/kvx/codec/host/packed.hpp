@@ -28,8 +28,7 @@ void for_each_stored_run(const bit_plan& plan, const F& f) {
 /// Quantises coefficients by a plan.
 ///
 /// shapes      coefficients, levels (components of the plan, tokens); ranges (stored runs, tokens) dense. Levels of runs that are not
-/// stored
-///             become 0
+///             stored become 0
 /// exactness   the same levels everywhere; see level_of
 /// errors      unfit: NaN, infinity, or a range beyond half. usage_error: shapes that do not fit the plan
 inline status quantise(const host&, const bit_plan& plan, const component_matrix<const float>& coefficients,

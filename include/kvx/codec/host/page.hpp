@@ -17,8 +17,7 @@ inline constexpr std::int64_t page_front_bytes = 4;
 /// Coefficients to a chunk of at most out.size() bytes.
 ///
 /// what        the smallest step from log2_step on, by thirty-seconds of an octave, whose chunk fits; the largest leaves every component
-/// out,
-///             which takes 16 bytes
+///             out, which takes 16 bytes
 /// shapes      coefficients (kept_components of log2_step, tokens)
 /// exactness   a pure function of the coefficients and the room
 /// cost        some ten entropy codings

@@ -20,8 +20,7 @@ namespace kvx {
 /// Normed embeddings of tokens and of those before them, times the predictor's inputs.
 ///
 /// shapes      embeddings (n + 1, E) as the model holds them, from the token before the first one on; `first` true: there is none before,
-/// and
-///             its place is not read. Result (n, rank)
+///             and its place is not read. Result (n, rank)
 /// cost        4 n E rank operations
 inline std::vector<float> predictor_inputs(const host& exec, const matrix_product& product, const token_predictor& predictor,
                                            const float* embeddings, std::int64_t n, bool first) {

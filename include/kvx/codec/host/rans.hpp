@@ -68,8 +68,9 @@ inline status put_escapes(const symbol_model& model, const component_matrix<cons
 /// shapes      values (components, tokens) of the model; out at least rans_bound bytes, or fewer where no_space is an answer
 /// exactness   integers: the same stream everywhere
 /// cost        some 5 ns a value; one pass over the components to find escapes, one backwards to code. Allocates 8 KB for each alphabet in
-/// use errors      no_space: out is too short, and holds garbage; unfit: a value that its alphabet has no escape for. usage_error: values
-///             of other components than the model's
+///             use
+/// errors      no_space: out is too short, and holds garbage; unfit: a value that its alphabet has no escape for. usage_error: values of
+///             other components than the model's
 inline status rans_encode(const host&, const symbol_model& model, const component_matrix<const std::int16_t>& values,
                           std::span<std::byte> out, std::int64_t& bytes, call_site where = call_site::here()) {
   require(values.components == model.components, "rans_encode: values and model differ in components", where);

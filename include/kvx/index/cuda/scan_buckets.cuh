@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(Threads)
 /// shapes      see bucket_search; batch: under the page ids of the columns. Lengths are read on the device
 /// exactness   integers: the host's bytes and cut, for every size of chunks
 /// cost        reads signs, norms and page means once: 21 bytes a key at D 128 for up to 16 heads (8 where D > 256); writes one byte a key,
-/// and 512 a chunk
+///             and 512 a chunk
 inline void scan_sign_sums(const device& exec, const bucket_search& s, const scanned_columns& columns, const device_batch& batch,
                            call_site where = call_site::here()) {
   require_device_search(s, where);

@@ -251,11 +251,10 @@ void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight,
 ///             if the sketch has norms and the shape asks for no marks, or they are all that a zone has
 /// shapes      see rerank_input, rerank_output; page.key_dim D; columns of the layer, batch: items under the page ids of the columns.
 ///             What lies behind a unit's counts is not read, and units without candidates choose none
-/// cost        one launch: 512 candidates a block; of softmax_sum's exponentials each block takes its part, and
-///             the last block of a unit chooses; reads bits D / 8 + 2 D / m
-/// bytes a candidate exactness   the host's bits: logits, scores and choice; the counters are maxima and counts of integers, so the order
-/// of blocks does
-///             not matter. A key that is never found gets NaN and is not chosen
+/// cost        one launch: 512 candidates a block; of softmax_sum's exponentials each block takes its part, and the last block of a unit
+///             chooses; reads bits D / 8 + 2 D / m bytes a candidate
+/// exactness   the host's bits: logits, scores and choice; the counters are maxima and counts of integers, so the order of blocks does not
+///             matter. A key that is never found gets NaN and is not chosen
 /// errors      usage_error for shapes that do not fit; ids and counts are not checked. More heads than 128 are refused
 template <int Bits, tiers Others>
 void rerank(const device& exec, const rsq_ip<Bits, Others>& policy, const key_sketch& sketch, page_shape page, const key_columns& columns,
