@@ -30,6 +30,8 @@ using rows_in = paged<E, page_shape{.tokens = 16, .key_dim = 64, .value_dim = 64
 template <placement Place>
 using ice = spec<rows_in<Place, bf16>, dci_tree<dci_shape{.block = 32}>, exact>;
 template <placement Place>
+using ice_in_tiers = spec<rows_in<Place, bf16>, dci_tree<dci_shape{.block = 32}>, rsq_ip<4, tiers{.value_bits = 4, .tail = true}>>;
+template <placement Place>
 using paris = spec<rows_in<Place>, sign_buckets<key_sketch{.balance = 64}>, rsq_ip<4>>;
 
 int failing = 0;  // calls from now on that succeed before one fails; 0: none fails
@@ -176,6 +178,7 @@ TEST_CASE("rows in a file: outputs are those of a resident cache") {
   play<ice>(test::one_thread());
   play<ice>(test::one_thread(), true);
   play<paris>(host{.threads = 3, .parallel = test::std_threads()});
+  play<ice_in_tiers>(test::one_thread());
 }
 
 TEST_CASE("rows in a file: blocks of a restored sequence whose pages another one brought near") {
