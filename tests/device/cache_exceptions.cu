@@ -102,6 +102,24 @@ TEST_CASE("a step outlives its cache") {
   CHECK(x.memory.blocks == 0);
 }
 
+TEST_CASE("a cache that another is assigned to gives back all that it had, behind its own work") {
+  fixture<retrieving> x;
+  {
+    auto& c = x.c->on_device();
+    step left = c.begin(x.exec, {{c.open(x.exec), 3}});
+    feed(*x.c, x.exec, c.open(x.exec), tokens(1, 70));  // pages enter the zone, and are being encoded
+    c = cache<device, retrieving>(x.exec, {}, x.g);
+    CHECK_THROWS_AS(c.commit(x.exec, left), usage_error);
+  }
+  CHECK(x.c->stats().pages_used == 0);
+  const sequence s = x.c->open(x.exec);
+  feed(*x.c, x.exec, s, tokens(1, 70));
+  CHECK(x.c->length(s) == 70);
+  x.c.reset();
+  CHECK(cudaStreamSynchronize(x.stream.get()) == cudaSuccess);
+  CHECK(x.memory.blocks == 0);
+}
+
 TEST_CASE("the device of a call need not be the current one, and stays what it was") {
   int count = 0;
   REQUIRE(cudaGetDeviceCount(&count) == cudaSuccess);
