@@ -39,7 +39,7 @@ struct paris_kv_faithful
 
 /// IceCache with our defaults: blocks of 256 tokens are bisected in the metric of the queries to pages of 16, the pages whose mean and
 /// spread promise most are looked at token by token, and those with the best tokens are attended to: .keep = 192 are 12 of them. `Place`
-/// says whether rows may lie in a file.
+/// says whether rows may lie far.
 template <element E, int KeyDim, int ValueDim = KeyDim, placement Place = placement::resident>
 using ice_cache = spec<paged<E, page_shape{.tokens = 16, .key_dim = KeyDim, .value_dim = ValueDim}, zones{.sink = 32, .local = 32}, Place>,
                        dci_tree<dci_shape{.by = dci_shape::metric::diagonal}>>;

@@ -24,11 +24,11 @@ namespace kvx {
 /// rope              which channels of keys and queries the model's rotary embedding turns into each other; what is learned of channels is
 ///                   shared by such pairs. Left out where there is one, retrieval finds less (recall .957 for .983 on our example model)
 /// model             a digest of whatever makes the rows, for stores: frames of another one are refused
-/// near_tokens, hot_rows   layouts with placement::offload_uva, on a device, or offload_bulk, on the host: tokens of all sequences whose
-///                   rows lie near in layers that retrieve, at least those of a step, its sinks and recent zones (0: all); slots of
-///                   each such layer and KV head for far rows that were selected lately (offload_bulk: so many rows in whole semantic
-///                   pages, 128 pages at least)
-/// far               offload_bulk: the folder of the file that far rows lie in
+/// near_tokens, hot_rows   layouts with placement::offload_uva, on a device, or offload_bulk: tokens of all sequences whose rows lie near
+///                   in layers that retrieve, at least those of a step, its sinks and recent zones (0: all); slots of each such layer and
+///                   KV head for far rows that were selected lately (offload_bulk: so many rows in whole semantic pages, on the host 128
+///                   pages at least)
+/// far               offload_bulk on the host: the folder of the file that far rows lie in
 /// rollback          tokens that `truncate` can always cut off a sequence whose window layers have freed old rows
 struct geometry {
   int layers = 0;

@@ -39,7 +39,7 @@ TEST_CASE("the best tokens of the pages found, by keys that lie far and by codes
   decode<kvx::half, placement::offload_bulk, dci_shape{.block = 32, .by = dci_shape::metric::keys}, exact>(12, 11, 64, 5);
   decode<float, placement::offload_uva, dci_shape{.block = 32}, rsq_ip<4>>(12, 12, 40, 12);
 }
-TEST_CASE("tiers over pages: rows that are far, codes and means that are near") {
+TEST_CASE("tiers over pages whose rows are far") {
   using both = rsq_ip<4, tiers{.value_bits = 4, .tail = true}>;
   decode<float, placement::offload_bulk, dci_shape{.block = 32}, both>(12, 13, 64, 6);
 }

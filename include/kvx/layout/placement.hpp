@@ -11,7 +11,8 @@ namespace kvx {
 ///               On the host everything is near
 /// offload_bulk  on the host: those of layers that retrieve lie in memory for geometry.near_tokens tokens; beyond it the oldest pages go to
 ///               a file (geometry.far), so that contexts may be larger than memory. Semantic pages that a step selects are read as a whole
-///               into slots, other rows one by one; choices that were made lately stay there
+///               into slots, other rows one by one; choices that were made lately stay there. On a device the same, from the page-locked
+///               memory of offload_uva
 enum class placement { resident, offload_uva, offload_bulk };
 
 /// Whether a layout asks for rows elsewhere.
@@ -24,7 +25,7 @@ constexpr bool offloads() {
   }
 }
 
-/// Whether they lie in a file.
+/// Whether a host keeps them in a file.
 template <class Layout>
 constexpr bool offloads_to_file() {
   if constexpr (requires { Layout::place; }) {
