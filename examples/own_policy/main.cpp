@@ -10,7 +10,7 @@ int main() {
   constexpr kvx::page_shape page{.tokens = 16, .key_dim = dim, .value_dim = dim};
   using layout = kvx::paged<float, page, kvx::zones{.sink = 4, .local = 64}>;
 
-  kvx::host exec;
+  kvx::host exec{};
   kvx::cache cache{exec, kvx::spec<layout, page_bounds>{}, {.layers = layers, .kv_heads = 1, .query_heads = 1, .max_tokens = tokens}};
   const kvx::sequence text = cache.open(exec);
 

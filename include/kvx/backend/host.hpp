@@ -16,7 +16,8 @@ namespace kvx {
 /// what        passed first to every call
 /// threads     at most so many tasks run at once; 0: as many as `parallel` offers. Results do not depend on it.
 /// parallel    runs tasks side by side: OpenMP where the translation unit is compiled with it, else one after the other;
-///             hand in your own to use the threads of your program
+///             hand in your own to use the threads of your program. Write host{...}, with braces, where units with and without OpenMP are
+///             linked together: a plain `host exec;` may have either's
 /// memory      where a cache takes its rows, columns and scratch from; it must outlive the cache
 /// index_ahead   of the execution that a cache is built with: so many layers of a step may be indexed beside the caller, on a thread of the
 ///             cache's own, while later layers compute; 0: all of them in commit. Results do not depend on it
