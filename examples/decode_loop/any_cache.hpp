@@ -45,25 +45,15 @@ class any_cache {
   double attention_seconds_ = 0;
 };
 
-/// A cache of this spec, and one sequence open in it.
-template <class Spec>
-class held_cache : public any_cache {
+/// A cache of this spec, and one sequence open in it: what looks at no row.
+template <class Backend, class Spec>
+class one_sequence : public any_cache {
  public:
-  held_cache(const kvx::host& exec, Spec spec, const kvx::geometry& geometry, const kvx::attend_options& how)
+  one_sequence(const Backend& exec, Spec spec, const kvx::geometry& geometry, const kvx::attend_options& how)
       : exec_(exec), how_(how), cache_(exec, spec, geometry), sequence_(cache_.open(exec)) {}
 
   void begin(std::int64_t tokens) override { step_.emplace(cache_.begin(exec_, {{sequence_, tokens}})); }
-  void append(int layer, const float* k, const float* v) override { cache_.append(exec_, *step_, layer, k, v); }
-  void observe(int layer, const float* q) override { cache_.observe(exec_, *step_, layer, q); }
-  void attend(int layer, const float* q, float* out, float* lse, kvx::attention_audit* audit) override {
-    const auto start = std::chrono::steady_clock::now();
-    how_.lse = lse;
-    how_.audit = audit;
-    cache_.attend(exec_, *step_, layer, q, out, how_);
-    attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
   void commit() override { cache_.commit(exec_, *step_); }
-
   std::int64_t length() const override { return cache_.length(sequence_); }
   void clear() override {
     step_.reset();
@@ -73,11 +63,29 @@ class held_cache : public any_cache {
   kvx::cache_stats stats() const override { return cache_.stats(); }
 
  protected:
-  kvx::host exec_;
+  Backend exec_;
   kvx::attend_options how_;
-  kvx::cache<kvx::host, Spec> cache_;
+  kvx::cache<Backend, Spec> cache_;
   kvx::sequence sequence_;
   std::optional<kvx::step> step_;
+};
+
+/// The same on the host, whose rows the model has at hand.
+template <class Spec>
+class held_cache : public one_sequence<kvx::host, Spec> {
+ public:
+  using base = one_sequence<kvx::host, Spec>;
+  using base::base;
+
+  void append(int layer, const float* k, const float* v) override { base::cache_.append(base::exec_, *base::step_, layer, k, v); }
+  void observe(int layer, const float* q) override { base::cache_.observe(base::exec_, *base::step_, layer, q); }
+  void attend(int layer, const float* q, float* out, float* lse, kvx::attention_audit* audit) override {
+    const auto start = std::chrono::steady_clock::now();
+    base::how_.lse = lse;
+    base::how_.audit = audit;
+    base::cache_.attend(base::exec_, *base::step_, layer, q, out, base::how_);
+    base::attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
 };
 
 }  // namespace decode_loop

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -30,17 +29,16 @@ struct own_order {
 
 /// A cache of this spec on the device, one sequence open in it, and memory for the rows of a step.
 template <class Spec>
-class held_device_cache final : public any_cache {
+class held_device_cache final : private own_order, public one_sequence<kvx::device, Spec> {
  public:
+  using base = one_sequence<kvx::device, Spec>;
+
   held_device_cache(const kvx::geometry& geometry, const kvx::attend_options& how)
-      : how_(how),
-        cache_(exec_, {}, geometry),
-        sequence_(cache_.open(exec_)),
+      : base({.stream = own_order::stream}, {}, geometry, how),
         first_(allocate(exec_, bytes(geometry.step_tokens() * geometry.query_heads))),
         second_(allocate(exec_, bytes(geometry.step_tokens() * geometry.query_heads))),
         lse_(allocate(exec_, geometry.step_tokens() * geometry.query_heads * 4)) {}
 
-  void begin(std::int64_t tokens) override { step_.emplace(cache_.begin(exec_, {{sequence_, tokens}})); }
   void append(int layer, const float* k, const float* v) override {
     const std::int64_t size = bytes(step_->tokens() * cache_.geometry().kv_heads);
     copy(first_.data(), k, size, cudaMemcpyHostToDevice);
@@ -60,19 +58,12 @@ class held_device_cache final : public any_cache {
     cache_.attend(exec_, *step_, layer, floats(first_), reinterpret_cast<float*>(second_.data()), how_);
     copy(out, second_.data(), bytes(heads), cudaMemcpyDeviceToHost);
     if (lse != nullptr) copy(lse, lse_.data(), heads * 4, cudaMemcpyDeviceToHost);
-    attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    base::attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  void commit() override { cache_.commit(exec_, *step_); }
-
-  std::int64_t length() const override { return cache_.length(sequence_); }
-  void clear() override {
-    step_.reset();
-    cache_.close(exec_, sequence_);
-    sequence_ = cache_.open(exec_);
-  }
-  kvx::cache_stats stats() const override { return cache_.stats(); }
 
  private:
+  using base::cache_, base::exec_, base::how_, base::step_;
+
   static std::int64_t bytes(std::int64_t heads) { return heads * Spec::layout_type::shape.key_dim * 4; }
   static const float* floats(const kvx::device_block& block) { return reinterpret_cast<const float*>(block.data()); }
   void copy(void* to, const void* from, std::int64_t size, cudaMemcpyKind kind) const {
@@ -80,13 +71,7 @@ class held_device_cache final : public any_cache {
     check("cudaStreamSynchronize", cudaStreamSynchronize(exec_.stream));
   }
 
-  own_order order_;
-  kvx::device exec_{.stream = order_.stream};
-  kvx::attend_options how_;
-  kvx::cache<kvx::device, Spec> cache_;
-  kvx::sequence sequence_;
   kvx::device_block first_, second_, lse_;
-  std::optional<kvx::step> step_;
 };
 
 template <class Spec>
