@@ -26,6 +26,13 @@ using by_mean_key = ice<bf16, 40, 136, dci_shape{.block = 16, .by = dci_shape::m
 using by_codes = ice<float, 24, 16, dci_shape{.block = 32}, rsq_ip<4>>;
 using by_logits = ice<kvx::half, 40, 8, dci_shape{.block = 32, .by = dci_shape::metric::keys}, exact>;
 
+using by_tree = ice<bf16, 24, 16,
+                    dci_shape{.block = 32,
+                              .pack = dci_shape::packing::projection,
+                              .by = dci_shape::metric::keys,
+                              .rank = dci_shape::ranking::best_member,
+                              .first_promotion = 150}>;
+
 /// Energies of every committed position that is learned from, seen or not.
 template <class Cache>
 std::vector<std::byte> energies_of_sequence(const Cache& c, sequence s) {
@@ -72,6 +79,10 @@ TEST_CASE("so few pages looked at as are kept") { decode<by_means>(40, 23, {.kee
 
 TEST_CASE("the best tokens of the pages found, by their codes") { decode<by_codes>(60, 25, {.keep = 12, .path = route::retrieve}); }
 TEST_CASE("the same by their keys") { decode<by_logits>(40, 26, {.keep = 5, .path = route::retrieve}); }
+
+TEST_CASE("pages by their best members, which a beam through the tree comes to; cells of the tree cut along a line") {
+  decode<by_tree>(60, 27, {.keep = 16, .pages = {.beam = 3}, .path = route::retrieve});
+}
 
 TEST_CASE("long and short sequences and prompts in one step take their own ways") {
   twins<by_means> t(24);

@@ -1,6 +1,8 @@
 // The columns of semantic pages on the device are those of the host, byte for byte.
 
+#include <kvx/index/cuda/dci_links.cuh>
 #include <kvx/index/cuda/dci_tree.cuh>
+#include <kvx/index/cuda/promoted_tokens.cuh>
 
 #include <kvx/index/host/dci_tree.hpp>
 #include <kvx/sketch/cuda/energies.cuh>
@@ -8,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -37,6 +40,9 @@ struct block_case {
   std::int64_t sink = 0;
   rope_pairs pairs = {};
   int heads = 1;
+  std::size_t sequences = 1;
+  std::int64_t at_once = 1 << 20;  // blocks of each sequence
+  bool aligned = false;
 };
 
 /// A column in host memory, every byte 0xff.
@@ -60,17 +66,19 @@ class compared_blocks {
                .page_tokens = c.page_tokens,
                .key_dim = c.dim,
                .value_dim = 8,
-               .lengths = {tokens_},
-               .offset = 1,
-               .gap = 3}),
-        energies_(column{energy_column::block_bytes(c.page_tokens, c.dim)}.pitch(), tokens_ / c.page_tokens, c.heads) {
+               .lengths = std::vector<std::int64_t>(c.sequences, tokens_),
+               .offset = c.aligned ? 0 : 1,
+               .gap = c.aligned ? 0 : 3}),
+        energies_(column{energy_column::block_bytes(c.page_tokens, c.dim)}.pitch(), all_pages(), c.heads) {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
-    for (std::int64_t p = learning_stride - 1; p < tokens_; p += learning_stride) {
-      for (int h = 0; h < c.heads; ++h) {
-        bf16* const sample = energies().sample(pages(), h, p);
-        for (int d = 0; d < c.dim; ++d) sample[d] = round_to<bf16>(normal(random) * normal(random) / static_cast<float>(1 + d));
-        if (p % 40 == 7) sample[0] = round_to<bf16>(quiet_nan);  // not seen
+    for (std::size_t s = 0; s < c.sequences; ++s) {
+      for (std::int64_t p = learning_stride - 1; p < tokens_; p += learning_stride) {
+        for (int h = 0; h < c.heads; ++h) {
+          bf16* const sample = energies().sample(pages(s), h, p);
+          for (int d = 0; d < c.dim; ++d) sample[d] = round_to<bf16>(normal(random) * normal(random) / static_cast<float>(1 + d));
+          if (p % 40 == 7) sample[0] = round_to<bf16>(quiet_nan);  // not seen
+        }
       }
     }
   }
@@ -81,18 +89,30 @@ class compared_blocks {
   void forget_queries() { std::fill(energies_.bytes.begin(), energies_.bytes.end(), std::byte{0xff}); }
 
   void check() const {
-    const auto columns = dci_columns(c_.shape, {c_.page_tokens, c_.dim, 8});
-    const std::int64_t count = tokens_ / c_.page_tokens;
-    column_memory members(columns[column_members].pitch(), count, c_.heads), means(columns[column_member_means].pitch(), count, c_.heads);
-    const device_array<std::byte> there_members(members.bytes), there_means(means.bytes), there_energies(energies_.bytes);
-    index_on_host(members.array, means.array);
-    index_on_device(moved(members.array, there_members), moved(means.array, there_means), moved(energies_.array, there_energies));
-    CHECK(there_members.read() == members.bytes);
-    CHECK(there_means.read() == means.bytes);
+    const auto shapes = dci_columns(c_.shape, {c_.page_tokens, c_.dim, 8});
+    std::vector<column_memory> here;
+    std::vector<device_array<std::byte>> there;
+    columns on_host, on_device;
+    for (const dci_column k : {column_members, column_member_means, column_links}) {
+      here.emplace_back(shapes[k].pitch(), all_pages(), c_.heads);
+      there.emplace_back(here.back().bytes);
+      on_host[k] = here.back().array;
+      on_device[k] = moved(here.back().array, there.back());
+    }
+    const device_array<std::byte> there_energies(energies_.bytes);
+    index_on_host(on_host);
+    index_on_device(on_device, moved(energies_.array, there_energies));
+    for (std::size_t k = 0; k < here.size(); ++k) {
+      CAPTURE(k);
+      CHECK(there[k].read() == here[k].bytes);
+    }
   }
 
  private:
-  const std::int32_t* pages() const { return rows_.tables()[0].data(); }
+  using columns = std::array<column_array, dci_column_count>;
+
+  const std::int32_t* pages(std::size_t s) const { return rows_.tables()[s].data(); }
+  std::int64_t all_pages() const { return static_cast<std::int64_t>(c_.sequences) * tokens_ / c_.page_tokens; }
   energy_column energies() const { return {energies_.array, c_.dim, c_.page_tokens}; }
   bool learns() const { return c_.shape.by == metric::diagonal; }
   static column_array moved(column_array column, const device_array<std::byte>& to) {
@@ -100,19 +120,21 @@ class compared_blocks {
     return column;
   }
 
-  void index_on_host(const column_array& members, const column_array& means) const {
-    for (int h = 0; h < c_.heads; ++h) {
+  void index_on_host(const columns& to) const {
+    for (std::size_t i = 0; i < c_.sequences * static_cast<std::size_t>(c_.heads); ++i) {
+      const std::size_t s = i / static_cast<std::size_t>(c_.heads);
+      const auto h = static_cast<int>(i % static_cast<std::size_t>(c_.heads));
       std::vector<query_metric> metrics;
       std::vector<float> values(static_cast<std::size_t>(c_.blocks * c_.dim));
       std::vector<double> sums(static_cast<std::size_t>(c_.dim));
       for (std::int64_t b = 0; b < c_.blocks && learns(); ++b) {
         const std::int64_t end = (b + 1) * c_.shape.block;
-        float* const to = values.data() + b * c_.dim;
+        float* const metric = values.data() + b * c_.dim;
         const std::int64_t seen =
-            mean_energies(energies(), pages(), h, std::max<std::int64_t>(end - metric_tokens, 0), end, c_.pairs, sums, to);
-        metrics.push_back({seen > 0 ? to : nullptr, false});
+            mean_energies(energies(), pages(s), h, std::max<std::int64_t>(end - metric_tokens, 0), end, c_.pairs, sums, metric);
+        metrics.push_back({seen > 0 ? metric : nullptr, false});
       }
-      const dci_head<E> of{rows_.view(), members, means, {}, pages(), pages(), h, c_.sink};
+      const dci_head<E> of{rows_.view(), to[column_members], to[column_member_means], to[column_links], pages(s), pages(s), h, c_.sink};
       std::vector<std::byte> scratch(static_cast<std::size_t>(index_blocks_bytes(c_.shape, c_.page_tokens, c_.dim, tokens_)) + 64);
       void* start = scratch.data();
       std::size_t space = scratch.size();
@@ -121,20 +143,40 @@ class compared_blocks {
     }
   }
 
-  /// Pages of a block's list begin where its metric does.
-  void index_on_device(const column_array& members, const column_array& means, const column_array& column) const {
+  /// So many blocks of each sequence at once. Pages of a block's list begin where its metric does, or with the sequence.
+  void index_on_device(const columns& to, const column_array& queries) const {
     const test::rows_on_device<E> rows(rows_);
-    std::vector<block_to_index> list;
-    for (std::int64_t b = 0; b < c_.blocks; ++b) {
-      const std::int64_t first = std::max<std::int64_t>((b + 1) * c_.shape.block - metric_tokens, 0) / c_.page_tokens;
-      list.push_back({rows.tables().device[0] + first, first, b});
-    }
-    const device_array<block_to_index> blocks(list);
     const test::test_stream stream;
-    const energy_column asked{learns() ? column : column_array{}, c_.dim, c_.page_tokens};
-    index_blocks<E>(device{.stream = stream.get()}, c_.shape, rows.view(), members, means, asked, c_.pairs, c_.sink, false, blocks.data(),
-                    c_.blocks);
-    stream.wait();
+    const device exec{.stream = stream.get()};
+    const energy_column asked{learns() ? queries : column_array{}, c_.dim, c_.page_tokens};
+    const promoted_on_device promoted(exec, c_.shape, tokens_);
+    for (std::int64_t first = 0; first < c_.blocks; first += c_.at_once) {
+      const std::int64_t count = std::min(c_.at_once, c_.blocks - first);
+      std::vector<block_to_index> list;
+      std::vector<run_to_link> of;
+      for (std::size_t s = 0; s < c_.sequences; ++s) {
+        for (std::int64_t b = first; b < first + count; ++b) {
+          const std::int64_t page =
+              keeps_links(c_.shape) ? 0 : std::max<std::int64_t>((b + 1) * c_.shape.block - metric_tokens, 0) / c_.page_tokens;
+          list.push_back({rows.tables().device[s] + page, page, b, static_cast<std::int32_t>(s), static_cast<std::int32_t>(b - first)});
+        }
+        of.push_back({rows.tables().device[s], (first + count) * c_.shape.block});
+      }
+      const device_array<block_to_index> blocks(list);
+      const device_array<run_to_link> runs(of);
+      scratch_parts size;
+      link_arrays(size, std::ssize(list), std::ssize(of), c_.heads, promoted.tokens());
+      const device_array<std::byte> memory(static_cast<std::size_t>(size.used));
+      if (keeps_links(c_.shape)) {
+        scratch_parts parts{memory.data()};
+        const link_arrays links(parts, std::ssize(list), std::ssize(of), c_.heads, promoted.tokens());
+        link_blocks<E>(exec, c_.shape, rows.view(), to[column_members], to[column_links], c_.sink, false, promoted.tokens(), blocks.data(),
+                       std::ssize(list), runs.data(), std::ssize(of), links);
+      }
+      index_blocks<E>(exec, c_.shape, rows.view(), to[column_members], to[column_member_means], asked, c_.pairs, c_.sink, false,
+                      blocks.data(), std::ssize(list), to[column_links]);
+      stream.wait();
+    }
   }
 
   block_case c_;
@@ -187,6 +229,37 @@ TEST_CASE("keys that are never found, keys that are equal, zero keys; no query s
   }
 }
 
+TEST_CASE("a tree: links, radii and cells, whether blocks enter one by one or together, of several sequences and heads") {
+  const dci_shape many{.block = 80, .pack = packing::projection, .by = metric::keys, .rank = ranking::best_member, .first_promotion = 200};
+  for (const std::int64_t at_once : {1, 3}) {
+    compared_blocks<bf16>({.shape = many, .dim = 24, .blocks = 4, .sink = 16, .heads = 2, .sequences = 2, .at_once = at_once}).check();
+    compared_blocks<kvx::half>({.shape = many, .dim = 37, .blocks = 3, .at_once = at_once, .aligned = true}).check();
+    compared_blocks<float>({.shape = many, .dim = 9, .blocks = 4, .sink = 16, .at_once = at_once}).check();
+  }
+  dci_shape by_queries = many;
+  by_queries.by = metric::diagonal;
+  by_queries.rank = ranking::mean_key;
+  compared_blocks<bf16>({.shape = by_queries, .dim = 8, .blocks = 2, .pairs = halves(8)}).check();
+}
+
+TEST_CASE("links of keys that are equal, zero, of norms that grow, or never found") {
+  for (const int kind : {0, 1, 2, 3}) {
+    CAPTURE(kind);
+    compared_blocks<bf16> x({.shape = {.block = 64, .pack = packing::projection, .rank = ranking::best_member, .first_promotion = 150},
+                             .page_tokens = 8,
+                             .blocks = 4,
+                             .sink = 8,
+                             .at_once = 2});
+    for (std::int64_t t = 0; t < 256; ++t) {
+      if (kind == 0) x.set_key(t, t % 3 == 0 ? quiet_nan : t % 7 == 0 ? infinity : t % 5 == 0 ? 0x1p61f : .5f);
+      if (kind == 1) x.set_key(t, t < 100 ? 0 : 1);
+      if (kind == 2) x.set_key(t, static_cast<float>(t / 16) * .25f);
+      if (kind == 3) x.set_key(t, 0x1p-60f);
+    }
+    x.check();
+  }
+}
+
 TEST_CASE("a block of 256 tokens as caches have it") {
   compared_blocks<bf16>({.shape = {}, .dim = 64, .blocks = 1, .sink = 32, .pairs = halves(64)}).check();
 }
@@ -232,6 +305,11 @@ TEST_CASE("misuse is refused") {
   const auto index = [&](const dci_shape& shape, std::int64_t sink) {
     index_blocks<float>(exec, shape, rows, {}, {}, {}, {}, sink, false, nullptr, 0);
   };
+  const auto link = [&](const dci_shape& shape) {
+    link_blocks<float>(exec, shape, rows, {}, {}, 0, false, {}, nullptr, 0, nullptr, 0, {});
+  };
+  CHECK_THROWS_AS(link({}), usage_error);
+  CHECK_THROWS_AS(link({.rank = ranking::best_member, .composite = 1}), usage_error);
   CHECK_THROWS_AS(index({.block = 2048}, 0), usage_error);
   CHECK_THROWS_AS(index({.block = 24}, 0), usage_error);
   CHECK_THROWS_AS(index({.rank = ranking::best_member}, 0), usage_error);

@@ -2,7 +2,9 @@
 
 #include <kvx/attend/cuda/page_call.cuh>
 #include <kvx/index/cuda/page_search.cuh>
+#include <kvx/index/cuda/promoted_tokens.cuh>
 
+#include <kvx/index/dci_lists.hpp>
 #include <kvx/index/host/dci_tree.hpp>
 #include <kvx/index/host/page_search.hpp>
 
@@ -66,7 +68,7 @@ class search_world {
       }
     }
     const auto columns = dci_columns(c.shape, {c.page_tokens, c.dim, 4});
-    for (const dci_column k : {column_members, column_member_means}) {
+    for (const dci_column k : {column_members, column_member_means, column_links}) {
       memory_[k].assign(static_cast<std::size_t>(columns[k].pitch() * pages * c.heads), std::byte{0xff});
       arrays_[k] = {memory_[k].data(), columns[k].pitch(), c.heads, columns[k].pitch() * pages};
     }
@@ -85,7 +87,7 @@ class search_world {
     std::vector<batch_item> items;
     for (std::size_t s = 0; s < c_.lengths.size(); ++s) items.push_back(rows_.item(s, c_.new_tokens, std::ssize(items) * c_.new_tokens));
     const test::batch_on_device batch(rows.tables(), items);
-    const device_array<std::byte> members(memory_[column_members]), means(memory_[column_member_means]);
+    const device_array<std::byte> members(memory_[column_members]), means(memory_[column_member_means]), links(memory_[column_links]);
     const device_array<float> queries(queries_), resident(resident_);
     page_search_call<bf16, page_budget> call;
     static_cast<page_search_shape<page_budget>&>(call) =
@@ -97,6 +99,8 @@ class search_world {
     call.members.data = members.data();
     call.means = arrays_[column_member_means];
     call.means.data = means.data();
+    call.links = arrays_[column_links];
+    call.links.data = links.data();
     call.batch = batch.view();
     call.plain = queries.data();
     call.resident = c_.residents ? resident.data() : nullptr;
@@ -108,6 +112,8 @@ class search_world {
     scratch_parts parts{memory.data()};
     call.to = page_search_arrays(call, parts);
     const test::test_stream stream;
+    const promoted_on_device promoted(device{.stream = stream.get()}, c_.shape, keeps_links(c_.shape) ? batch.view().longest : 0);
+    call.promoted = promoted.tokens();
     search_pages(device{.stream = stream.get()}, call);
     stream.wait();
     const auto read = [](const std::int32_t* from, std::int64_t n) {
@@ -143,7 +149,7 @@ class search_world {
   zones cut() const { return {.sink = c_.sink, .local = 20, .unit = c_.shape.block}; }
   dci_head<bf16> head_of(std::size_t s, std::int64_t h) const {
     const std::int32_t* const pages = rows_.tables()[s].data();
-    return {rows_.view(), arrays_[column_members], arrays_[column_member_means], {}, pages, pages, h, c_.sink};
+    return {rows_.view(), arrays_[column_members], arrays_[column_member_means], arrays_[column_links], pages, pages, h, c_.sink};
   }
 
   void index() {
@@ -152,6 +158,8 @@ class search_world {
         const std::int64_t blocks = c_.lengths[s] / c_.shape.block;
         scratch_.resize(static_cast<std::size_t>(index_blocks_bytes(c_.shape, c_.page_tokens, c_.dim, c_.lengths[s])) + 64);
         index_blocks<bf16>(host{.threads = 1}, c_.shape, head_of(s, h), 0, blocks, {}, aligned());
+        lists_.emplace_back();
+        if (keeps_links(c_.shape)) lists_.back().sync(head_of(s, h), 0, blocks * c_.shape.block);
       }
     }
   }
@@ -182,11 +190,13 @@ class search_world {
     std::iota(result.begin(), result.end(), static_cast<std::int32_t>(z.begin / c_.page_tokens));
     const dci_head<bf16> of = head_of(static_cast<std::size_t>(unit / c_.heads / c_.new_tokens), unit % c_.heads);
     if (wanted < pages && wanted > 0) {
-      const page_search how{.pages = static_cast<int>(wanted), .probes = c_.options.pages.probes, .rule = c_.rule};
+      const page_search how{
+          .pages = static_cast<int>(wanted), .beam = c_.options.pages.beam, .probes = c_.options.pages.probes, .rule = c_.rule};
       const page_query asked{tensor_view<const float, 2>(queries_.data() + unit * c_.group * c_.dim, c_.group, c_.dim),
                              c_.residents ? resident_.data() + unit * c_.group : nullptr, scale, z.begin, z.end};
       scratch_.resize(static_cast<std::size_t>(search_pages_bytes({c_.page_tokens, c_.dim, 4}, c_.group, z.end, how)) + 64);
-      const auto n = search_pages<bf16>(host{.threads = 1}, c_.shape, of, {}, asked, how, result, aligned()).found;
+      const dci_cells cells = lists_[static_cast<std::size_t>(unit / c_.heads / c_.new_tokens * c_.heads + unit % c_.heads)].cells();
+      const auto n = search_pages<bf16>(host{.threads = 1}, c_.shape, of, cells, asked, how, result, aligned()).found;
       result.resize(static_cast<std::size_t>(n));
       std::sort(result.begin(), result.end());
     }
@@ -208,6 +218,7 @@ class search_world {
   column_array arrays_[dci_column_count];
   std::int64_t tokens_ = 0;
   std::vector<float> queries_, resident_;
+  std::vector<dci_lists> lists_;  // (sequences, heads)
   std::vector<std::byte> scratch_;
 };
 
@@ -247,6 +258,22 @@ TEST_CASE("more pages are looked at where the next promises much, in long zones"
   }
 }
 
+TEST_CASE("a beam through the tree comes to the tokens of the host's, from one token wide to all") {
+  const dci_shape tree{.block = 32, .rank = ranking::best_member, .first_promotion = 150};
+  for (const int beam : {1, 3, 0, 9, 1 << 20}) {
+    CAPTURE(beam);
+    search_world w({.shape = tree, .lengths = {680, 300, 100, 30}, .options = {.keep = 40, .pages = {.beam = beam}}, .seed = 5});
+    w.check();
+    CHECK(*w.sizes.rbegin() == 40);
+  }
+  search_world({.shape = tree, .group = 6, .heads = 2, .lengths = {400}, .new_tokens = 2, .options = {.keep = 24, .pages = {.beam = 2}}})
+      .check();
+  for (const auto by : {group_rule::kind::mean, group_rule::kind::max})
+    search_world({.shape = tree, .lengths = {300}, .options = {.keep = 40, .pages = {.beam = 2}}, .rule = {by}}).check();
+  search_world({.shape = tree, .dim = 9, .sink = 0, .lengths = {9000}, .options = {.keep = 64, .pages = {.beam = 4}}}).check();
+  search_world({.shape = {.block = 32, .rank = ranking::best_member, .first_promotion = 1}, .lengths = {300}}).check();  // no level 1
+}
+
 TEST_CASE("keys of NaN are never found, nor pages that hold nothing else; queries of NaN and infinity find no page") {
   search_world w({.lengths = {500}});
   for (std::int64_t t = 40; t < 460; ++t) {
@@ -261,6 +288,10 @@ TEST_CASE("keys of NaN are never found, nor pages that hold nothing else; querie
   search_world zeros({.lengths = {500}});  // all pages are worth the same: the first ones are taken
   std::fill(zeros.queries().begin(), zeros.queries().end(), 0.0f);
   zeros.check();
+  search_world in_tree({.shape = {.block = 32, .rank = ranking::best_member, .first_promotion = 150}, .lengths = {500}});
+  for (std::int64_t t = 40; t < 460; t += 3) std::fill_n(in_tree.key(0, t), 16, round_to<bf16>(t % 2 == 0 ? quiet_nan : infinity));
+  in_tree.queries()[2] = infinity;
+  in_tree.check();
 }
 
 TEST_CASE("misuse is refused") {
@@ -272,6 +303,8 @@ TEST_CASE("misuse is refused") {
   call.how.interleave = true;
   CHECK_THROWS_AS(search_pages(device{}, call), usage_error);
   call.how.interleave = false;
-  call.index.rank = ranking::coded_member;
-  CHECK_THROWS_AS(search_pages(device{}, call), usage_error);
+  for (const ranking rank : {ranking::coded_member, ranking::best_member}) {  // of which the second has no links
+    call.index.rank = rank;
+    CHECK_THROWS_AS(search_pages(device{}, call), usage_error);
+  }
 }

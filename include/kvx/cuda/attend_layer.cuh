@@ -189,8 +189,8 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const Offload
           }
         }();
         if constexpr (device_packs<Spec>) {
-          attend_pages_run<Spec, T>(exec, of, layer, batch, step.row_run(run, replays), far, learns && !routes.dense, rows(q), rows(out),
-                                    sums, options, whole_below, scratch.bytes.span(), scratch.counter_span(), where);
+          attend_pages_run<Spec, T>(exec, of, layer, batch, step.row_run(run, replays), far, learns && !routes.dense, step.promoted,
+                                    rows(q), rows(out), sums, options, whole_below, scratch.bytes.span(), scratch.counter_span(), where);
         } else {
           device_retrieve_layer<E> from{place.rows,  key_columns_of(place.side), Spec::sketch,
                                         Spec::zones, step.row_run(run, replays), batch};

@@ -11,6 +11,7 @@
 #include <kvx/index/block_columns.hpp>
 #include <kvx/index/cuda/pack_block.cuh>
 #include <kvx/index/dci_tree.hpp>
+#include <kvx/index/promoted_tokens.hpp>
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/placement.hpp>
@@ -31,9 +32,14 @@ constexpr bool device_packs = [] {
   using index = typename Spec::index_type;
   if constexpr (packs_blocks<index>) {
     constexpr dci_shape shape = index::shape;
-    static_assert(!keeps_links(shape), "semantic pages on a device: there is no tree, neither best_member nor projection");
-    static_assert(shape.rank == dci_shape::ranking::mean_then_member || shape.rank == dci_shape::ranking::mean_key,
-                  "semantic pages on a device: they are ranked by mean_then_member or mean_key");
+    static_assert(lines_of(shape) == 0, "semantic pages on a device: there are no composite indices");
+    static_assert(shape.rank == dci_shape::ranking::mean_then_member || shape.rank == dci_shape::ranking::mean_key ||
+                      shape.rank == dci_shape::ranking::best_member,
+                  "semantic pages on a device: they are ranked by mean_then_member, mean_key or best_member");
+    static_assert(!keeps_links(shape) || !offloads<typename Spec::layout_type>(),
+                  "semantic pages on a device: a tree compares a new block with keys of all others, which may be far");
+    static_assert(!any(Spec::others) || shape.rank != dci_shape::ranking::best_member,
+                  "semantic pages on a device: tiers need pages that are found by their means");
     static_assert(shape.block <= most_packed_tokens, "semantic pages on a device: blocks of at most 1,024 tokens");
   }
   return packs_blocks<index>;
@@ -69,17 +75,20 @@ page_search_shape<page_budget> pages_of_run(const cache_parts<Spec>& of, std::in
 
 /// shapes      q, out, lse: the rows of the run
 /// batch       of columns; rows_of: the same under the frames of rows; far: where these lie that are not near
+/// promoted    tokens of the tree, where one is kept
 /// learns      queries of the positions that are learned from are written down
 template <class Spec, class T, class Far>
 void attend_pages_run(const device& exec, const cache_parts<Spec>& of, int layer, const device_batch& batch, const device_batch& rows_of,
-                      const Far& far, bool learns, tensor_view<const T, 3> q, tensor_view<T, 3> out, tensor_view<float, 2> lse,
-                      const attend_options& options, std::int64_t whole_below, std::span<std::byte> scratch, std::span<unsigned> counters,
-                      call_site where) {
+                      const Far& far, bool learns, const promoted_tokens& promoted, tensor_view<const T, 3> q, tensor_view<T, 3> out,
+                      tensor_view<float, 2> lse, const attend_options& options, std::int64_t whole_below, std::span<std::byte> scratch,
+                      std::span<unsigned> counters, call_site where) {
   using E = typename Spec::layout_type::element_type;
   constexpr page_shape page = Spec::layout_type::shape;
   const auto& place = of.layer(layer);
   device_page_layer<E> from{
       place.rows, place.side[column_members], place.side[column_member_means], {}, {}, Spec::sketch, Spec::zones, batch, rows_of};
+  from.links = place.side[column_links];
+  from.promoted = promoted;
   if constexpr (Spec::coded) from.codes = codes_of(place.side);
   if constexpr (any(Spec::others)) from.values = page_values_of(place.side);
   if constexpr (device_learns<Spec>) {

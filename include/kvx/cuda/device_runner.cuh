@@ -21,6 +21,8 @@
 #include <kvx/cuda/row_offload.cuh>
 #include <kvx/cuda/step_descriptor.cuh>
 #include <kvx/index/block_columns.hpp>
+#include <kvx/index/cuda/promoted_tokens.cuh>
+#include <kvx/index/dci_tree.hpp>
 #include <kvx/layout/cuda/rows.cuh>
 #include <kvx/layout/placement.hpp>
 #include <kvx/rerank/fullest_pages.hpp>
@@ -66,7 +68,11 @@ class device_runner {
         tables_(of.plan.groups.size() + 1, of.book->slots().size()),
         offload_(exec, of, where),
         encoder_(exec, of.geometry.layers, parts::columns.size() > 0) {
-    if constexpr (device_packs<Spec>) require_device_pages(of.spec, where);
+    if constexpr (device_packs<Spec>) {
+      require_device_pages(of.spec, where);
+      if constexpr (keeps_links(Spec::index_type::shape))
+        promoted_ = promoted_on_device(exec, Spec::index_type::shape, longest_sequence(of), where);
+    }
   }
   device_runner(device_runner&&) = default;
   device_runner& operator=(device_runner&&) = delete;
@@ -84,6 +90,7 @@ class device_runner {
     now->entries = static_cast<int>(step.reserved.parts.size());
     now->planned = longest_sequence(of);
     now->apart = spills;
+    now->promoted = promoted_.tokens();
     for (const reservation::part& p : step.reserved.parts) {
       now->longest = std::max(now->longest, p.length + p.tokens);
       now->most_queries = std::max(now->most_queries, p.tokens);
@@ -154,7 +161,7 @@ class device_runner {
       }
     };
     if constexpr (device_packs<Spec>) {
-      encoder_.template encode_blocks<Spec>(exec, of, step, accepted, frame_of);
+      encoder_.template encode_blocks<Spec>(exec, of, step, accepted, frame_of, promoted_.tokens());
     } else if constexpr (parts::columns.size() > 0) {
       encoder_.template encode<Spec>(exec, of, step, accepted, frame_of, first_layer, layers);
     }
@@ -341,6 +348,7 @@ class device_runner {
   attend_scratch scratch_;
   device_scratch lists_;
   std::conditional_t<spills, row_offload<Spec>, rows_stay> offload_;
+  promoted_on_device promoted_;
   step_encoder encoder_;
   bool captured_ = false;  // graphs may name the scratch
   mutable std::shared_ptr<void> stored_;

@@ -13,8 +13,10 @@
 #include <kvx/entering_blocks.hpp>
 #include <kvx/entering_pages.hpp>
 #include <kvx/index/block_columns.hpp>
+#include <kvx/index/cuda/dci_links.cuh>
 #include <kvx/index/cuda/dci_tree.cuh>
 #include <kvx/index/cuda/page_values.cuh>
+#include <kvx/index/promoted_tokens.hpp>
 #include <kvx/layout/batch_item.hpp>
 #include <kvx/layout/placement.hpp>
 #include <kvx/learned_balance.hpp>
@@ -158,9 +160,10 @@ class step_encoder {
   /// Packs the blocks of tokens that enter into semantic pages. Nothing of it can be seen before the sequences grow: it may throw.
   ///
   /// frame_of    number under which the rows of a page lie
+  /// promoted    tokens of the tree, where one is kept
   template <class Spec, class FrameOf>
   void encode_blocks(const device& exec, const cache_parts<Spec>& of, const step_plan& step, std::span<const std::int64_t> accepted,
-                     const FrameOf& frame_of) {
+                     const FrameOf& frame_of, const promoted_tokens& promoted) {
     using layout = typename Spec::layout_type;
     constexpr dci_shape shape = Spec::index_type::shape;
     constexpr std::int64_t P = layout::shape.tokens, seen = learns_metric(shape) ? metric_tokens : shape.block;
@@ -171,12 +174,19 @@ class step_encoder {
     std::vector<std::size_t> pages_at;    // (blocks) where they begin
     std::vector<block_to_index> list;
     std::vector<page_to_encode> coded;    // pages of the blocks, where codes are kept
+    std::vector<run_to_link> runs;        // where links are made
+    std::vector<side_by_side> groups;
     for (const entering_blocks& run : entering) {
       const std::int64_t end = (run.first + run.count) * shape.block;
-      const std::int64_t first = std::max<std::int64_t>((run.first + 1) * shape.block - seen, 0) / P;
+      const std::int64_t first = keeps_links(shape) ? 0 : std::max<std::int64_t>((run.first + 1) * shape.block - seen, 0) / P;
+      if (groups.empty() || (keeps_links(shape) && run.follows)) groups.push_back({std::ssize(list), 0, std::ssize(runs), 0});
+      for (std::int64_t b = 0; b < run.count; ++b)
+        list.push_back({nullptr, first, run.first + b, static_cast<std::int32_t>(groups.back().runs), static_cast<std::int32_t>(b)});
+      runs.push_back({nullptr, end});
+      groups.back().blocks += run.count;
+      ++groups.back().runs;
       pages_at.insert(pages_at.end(), static_cast<std::size_t>(run.count), pages.size());
       pages.insert(pages.end(), items[run.entry].pages + first, items[run.entry].pages + end / P);
-      for (std::int64_t b = run.first; b < run.first + run.count; ++b) list.push_back({nullptr, first, b});
     }
     if constexpr (Spec::coded) {
       for (const entering_page& p : entering_pages<layout>(step.reserved, Spec::zones, accepted, items))
@@ -188,23 +198,32 @@ class step_encoder {
     block_lists at;
     const auto parts = [&](scratch_parts memory) {
       at = {memory.take<block_to_index>(std::ssize(list)), memory.take<std::int32_t>(std::ssize(pages)),
-            memory.take<std::int32_t>(std::ssize(frames)), memory.take<page_to_encode>(std::ssize(coded))};
+            memory.take<std::int32_t>(std::ssize(frames)), memory.take<page_to_encode>(std::ssize(coded)),
+            memory.take<run_to_link>(std::ssize(runs)),    {}};
+      if (keeps_links(shape)) at.links = link_arrays(memory, std::ssize(list), std::ssize(runs), of.geometry.kv_heads, promoted);
       return memory.used;
     };
     memory_.reserve(side, parts({}), false);
     parts({memory_.data()});
-    for (std::size_t i = 0; i < list.size(); ++i) {
+    for (std::size_t i = 0, run = 0; i < list.size(); ++i) {
       list[i].pages = at.pages + pages_at[i];
       if (!frames.empty()) list[i].frames = at.frames + pages_at[i];
+      if (list[i].before == 0) runs[run++].pages = list[i].pages;
     }
-    const upload_piece pieces[] = {piece(at.blocks, list), piece(at.pages, pages), piece(at.frames, frames), piece(at.coded, coded)};
+    const upload_piece pieces[] = {piece(at.blocks, list), piece(at.pages, pages), piece(at.frames, frames), piece(at.coded, coded),
+                                   piece(at.runs, runs)};
     uploads_.enqueue(side, pieces);
     for (const auto& layer : of.layers) {
       if (!layer.retrieves) continue;
       const row_view<const typename layout::element_type> rows(layer.rows);
       const energy_column energies = learns_metric(shape) ? energies_of(layer.side, layout::shape) : energy_column{};
-      index_blocks(side, shape, rows, layer.side[column_members], layer.side[column_member_means], energies, of.geometry.rope,
-                   Spec::zones.sink, any(Spec::others), at.blocks, std::ssize(list));
+      for (const side_by_side& g : groups) {
+        if constexpr (keeps_links(shape))
+          link_blocks(side, shape, rows, layer.side[column_members], layer.side[column_links], Spec::zones.sink, any(Spec::others),
+                      promoted, at.blocks + g.first, g.blocks, at.runs + g.first_run, g.runs, at.links);
+        index_blocks(side, shape, rows, layer.side[column_members], layer.side[column_member_means], energies, of.geometry.rope,
+                     Spec::zones.sink, any(Spec::others), at.blocks + g.first, g.blocks, layer.side[column_links]);
+      }
       if constexpr (Spec::coded)
         encode_pages<Spec::sketch.bits>(side, Spec::sketch, rows, codes_of(layer.side), at.coded, std::ssize(coded));
       if constexpr (any(Spec::others))
@@ -267,6 +286,12 @@ class step_encoder {
     std::int32_t* pages = nullptr;
     std::int32_t* frames = nullptr;
     page_to_encode* coded = nullptr;
+    run_to_link* runs = nullptr;
+    link_arrays links;
+  };
+  /// Blocks, and runs of blocks, that no link of the others leads to.
+  struct side_by_side {
+    std::int64_t first, blocks, first_run, runs;
   };
   /// The same of one that encodes pages.
   struct commit_lists {

@@ -6,6 +6,7 @@
 #include <kvx/backend/device.cuh>
 #include <kvx/core/element.hpp>
 #include <kvx/core/scratch_parts.hpp>
+#include <kvx/index/promoted_tokens.hpp>
 #include <kvx/layout/batch_item.hpp>
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/sequence_book.hpp>
@@ -78,6 +79,7 @@ struct retrieve_run {
 /// replayable  no entry is a prompt: steps of this shape are what one captures, so they are planned for the longest sequences
 /// learns      queries of some token are learned from
 /// apart       rows of layers that retrieve lie under other numbers than their columns
+/// promoted    tokens of the tree, where the cache keeps one
 struct device_step {
   std::shared_ptr<step_descriptor> descriptor;
   std::int64_t tokens = 0;
@@ -88,6 +90,7 @@ struct device_step {
   bool replayable = false;
   bool learns = false;
   bool apart = false;
+  promoted_tokens promoted;
   std::vector<retrieve_run> runs;
 
   explicit device_step(std::shared_ptr<step_descriptor> of) : descriptor(std::move(of)) { descriptor->taken = true; }

@@ -11,6 +11,7 @@
 #include <kvx/index/cuda/page_arrays.cuh>
 #include <kvx/index/dci_tree.hpp>
 #include <kvx/index/group_rule.hpp>
+#include <kvx/index/promoted_tokens.hpp>
 #include <kvx/layout/columns.hpp>
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/page_shape.hpp>
@@ -33,6 +34,7 @@ namespace kvx {
 /// energies    where queries that are learned from go; null data for nowhere
 /// codes       of the keys, read by a reranker that says so
 /// values      columns of the values, where the reranker has tiers
+/// links, promoted   where a tree is searched
 template <class E>
 struct device_page_layer {
   row_view<const E> rows;
@@ -45,6 +47,8 @@ struct device_page_layer {
   device_batch batch;
   device_batch rows_of;
   value_columns values = {};
+  column_array links = {};
+  promoted_tokens promoted = {};
 };
 
 /// What a unit may spend: see wanted_pages.
@@ -114,6 +118,8 @@ inline page_search_shape<page_budget> page_search_of(const dci_shape& index, gro
   s.longest = longest;
   s.budget = {options, ranks, others};
   s.by_page = others.any();
+  s.how.beam = options.pages.beam;
+  s.how.nearest = options.pages.nearest;
   s.how.probes = options.pages.probes;
   s.how.rule = rule;
   s.whole_below = whole_below;

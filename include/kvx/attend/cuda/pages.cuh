@@ -97,6 +97,8 @@ void attend_pages(const device& exec, const device_page_layer<E>& layer, const R
   search.scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(Page.key_dim));
   search.wide = rows_on_16(layer.rows.key);
   search.to = to.search;
+  search.links = layer.links;
+  search.promoted = layer.promoted;
   search_pages(exec, search, where);
   row_ids ids = to.search.members();
   if constexpr (!std::is_same_v<Reranker, pass_through>) {

@@ -11,6 +11,7 @@
 #include <kvx/core/element.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/index/block_keys.hpp>
+#include <kvx/index/cuda/block_to_index.cuh>
 #include <kvx/index/cuda/pack_block.cuh>
 #include <kvx/index/cuda/query_metric.cuh>
 #include <kvx/index/dci_links.hpp>
@@ -27,22 +28,11 @@
 
 namespace kvx {
 
-/// A block of tokens to be indexed.
-///
-/// pages       ids of columns of the sequence's pages from logical page `first_page` on, up to the end of the block: at least those of the
-///             block, and of the metric_tokens positions before its end where a metric is learned
-/// frames      under which the rows of these pages lie, or null: under the same ids
-struct block_to_index {
-  const std::int32_t* pages = nullptr;
-  std::int64_t first_page = 0;
-  std::int64_t block = 0;
-  const std::int32_t* frames = nullptr;
-};
-
 /// What the kernel is told.
 ///
 /// energies    null data: keys as they are
 /// finite_values   see dci_head
+/// links       of the blocks, where a tree is kept: they are there
 template <class E>
 struct index_call {
   dci_shape shape;
@@ -54,6 +44,7 @@ struct index_call {
   std::int64_t sink = 0;
   bool finite_values = false;
   const block_to_index* blocks = nullptr;
+  column_array links;
 };
 
 /// Writes the columns of one block of one KV head, by one block of threads.
@@ -75,6 +66,7 @@ class block_indexer {
                         block_scratch<double, Threads>& reduction) {
     read(counts);
     learn(of, samples, reduction);
+    if (call_.shape.pack == dci_shape::packing::projection) read_parents();
     block_packer<Threads, E>(call_.shape, rows_, P(), s_, reduction).pack();
     place_members();
     place_lost();
@@ -126,6 +118,15 @@ class block_indexer {
     rows_.n = n;
     rows_.dim = D;
     rows_.trace = D;
+  }
+
+  /// next: parents of the rows.
+  __device__ void read_parents() const {
+    for (int i = tid(); i < rows_.n; i += Threads) {
+      const int t = s_.offsets[i];
+      s_.next[i] = reinterpret_cast<const std::int32_t*>(call_.links.at(pages_[t / P()], head_))[t % P()];
+    }
+    __syncthreads();
   }
 
   /// The metric, from the queries that were seen.
@@ -195,7 +196,7 @@ class block_indexer {
       if (j >= sink_pages() && j < sink_pages() + filled()) continue;
       page(j).count() = 0;
       page(j).spread() = 0;
-      page(j).radius() = 0;
+      if (!keeps_links(call_.shape)) page(j).radius() = 0;
       for (int d = 0; keeps_means(call_.shape) && d < rows_.dim; ++d) mean_of(j)[d] = bf16{};
     }
     for (int j = 0; j < filled(); ++j) {
@@ -228,7 +229,7 @@ class block_indexer {
       const packed_page to = page(j);
       to.count() = count;
       to.spread() = sum > 0 ? static_cast<float>(sqrt(sum / (count * rows_.trace))) : 0.0f;
-      to.radius() = 0;
+      if (!keeps_links(call_.shape)) to.radius() = 0;
     }
     __syncthreads();
   }
@@ -263,23 +264,24 @@ __global__ void __launch_bounds__(Threads, 2) index_blocks_kernel(index_call<E> 
 
 /// Fills the columns of blocks of every KV head of one layer.
 ///
-/// what        pages, counts, means and spreads, as index_blocks on the host; without links: neither the tree nor packing::projection
+/// what        pages, counts, means and spreads, as index_blocks on the host
 /// shapes      blocks (count) in device memory; members, means: the columns of dci_tree; energies: what a metric is learned from, null
-///             data for none; finite_values: see dci_head
+///             data for none; finite_values: see dci_head; links: where the shape keeps them, what link_blocks has made of the same blocks
 /// cost        one launch, a block of threads a block of tokens and head; keys are read from the caches of the multiprocessor
 /// exactness   the bytes of the host
-/// errors      usage_error: a shape that does not fit the page, keeps links, or has blocks of more than most_packed_tokens
+/// errors      usage_error: a shape that does not fit the page, or keeps links that are not there, or has blocks of more
+///             than most_packed_tokens
 template <element E>
 void index_blocks(const device& exec, const dci_shape& shape, const row_view<const E>& rows, const column_array& members,
                   const column_array& means, const energy_column& energies, const rope_pairs& pairs, std::int64_t sink, bool finite_values,
-                  const block_to_index* blocks, std::int64_t count, call_site where = call_site::here()) {
+                  const block_to_index* blocks, std::int64_t count, const column_array& links = {}, call_site where = call_site::here()) {
   require(is_valid(shape, rows.page_tokens), "index_blocks: the block must be whole pages, at most 65,536 tokens", where);
   require_range("index_blocks: tokens of a block, on a device", shape.block, 1, most_packed_tokens, where);
-  require(!keeps_links(shape), "index_blocks: on a device there is no tree: neither best_member nor projection", where);
+  require(!keeps_links(shape) || links.data != nullptr, "index_blocks: links must be there, as link_blocks makes them", where);
   require_range("index_blocks: key_dim", rows.key_dim, 1, 576, where);
   require(sink % rows.page_tokens == 0, "index_blocks: sinks must be whole pages", where);
   require_range("index_blocks: blocks", count, 0, INT32_MAX / (rows.heads > 0 ? rows.heads : 1), where);
-  const index_call<E> call{shape, rows, members, means, energies, pairs, sink, finite_values, blocks};
+  const index_call<E> call{shape, rows, members, means, energies, pairs, sink, finite_values, blocks, links};
   scratch_parts size;
   packing_shared<E>(size, shape.block, rows.key_dim);
   launch(exec,

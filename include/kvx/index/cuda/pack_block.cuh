@@ -77,12 +77,13 @@ class block_packer {
                           block_scratch<double, Threads>& reduction)
       : shape_(shape), rows_(rows), s_(shared), reduction_(reduction), P_(page_tokens) {}
 
-  /// order becomes the rows of page 0, ascending, of page 1, ...
+  /// order becomes the rows of page 0, ascending, of page 1, ... For packing::projection, next holds the parents of the rows.
   __device__ void pack() {
     for (int i = tid(); i < rows_.n; i += Threads) s_.order[i] = i;
     __syncthreads();
     if (shape_.pack == dci_shape::packing::bisection) bisect();
     if (shape_.pack == dci_shape::packing::greedy) gather_nearest();
+    if (shape_.pack == dci_shape::packing::projection) cut_cells();
   }
 
  private:
@@ -149,6 +150,36 @@ class block_packer {
       });
       split(first + 1, first + P_, rows_.n);
     }
+  }
+
+  /// Cell after cell, by the value along one random direction inside of a cell; then every page by itself.
+  __device__ void cut_cells() {
+    const int D = rows_.dim, n = rows_.n;
+    for (int d = tid(); d < D; d += Threads) s_.direction[d] = first_direction(shape_.seed, d);
+    __syncthreads();
+    for_each_row(0, n, [&](int row) {
+      return fixed_dot_of_lanes([&](int d) { return rows_.asked(rows_.key(row, d), d); }, [&](int d) { return s_.direction[d]; }, D);
+    });
+    for (int i = tid(); i < n; i += Threads) {
+      const std::int32_t parent = s_.next[i];
+      const double value = s_.values[i];
+      int rank = 0;
+      for (int j = 0; j < n; ++j) {
+        if (s_.next[j] != parent) {
+          rank += s_.next[j] < parent ? 1 : 0;
+        } else {
+          rank += s_.values[j] < value || (value == s_.values[j] && j < i) ? 1 : 0;
+        }
+      }
+      s_.flags[i] = rank / P_;
+    }
+    __syncthreads();
+    for (int i = tid(); i < n; i += Threads) {
+      int place = s_.flags[i] * P_;
+      for (int j = 0; j < i; ++j) place += s_.flags[j] == s_.flags[i] ? 1 : 0;
+      s_.order[place] = i;
+    }
+    __syncthreads();
   }
 
   __device__ void project(int first, int end) {

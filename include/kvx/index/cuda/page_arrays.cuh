@@ -5,6 +5,7 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/index/page_search.hpp>
+#include <kvx/index/promoted_tokens.hpp>
 #include <kvx/layout/batch_item.hpp>
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/far_rows.hpp>
@@ -23,7 +24,7 @@ namespace kvx {
 /// tokens          new tokens of a step at most
 /// longest         tokens of a sequence at most
 /// budget          budget.wanted(page tokens, pages of the zone): pages to be found, no fewer of a longer zone
-/// how             page_search, but for its pages and beam
+/// how             page_search, but for its pages
 /// whole_below     in sequences that hold fewer committed tokens than this all pages of the zone are found
 /// by_page         members are listed in the order of their pages, too
 template <class Budget>
@@ -46,10 +47,43 @@ struct page_search_shape {
   KVX_HD constexpr std::int64_t wanted(std::int64_t pages, std::int64_t committed) const {
     return committed < whole_below ? pages : budget.wanted(page_tokens, pages);
   }
+  /// Whether pages are found through a tree.
+  KVX_HD constexpr bool descends() const { return index.rank == dci_shape::ranking::best_member; }
+
   /// Pages whose members are looked at, at most.
   KVX_HD constexpr std::int64_t probes(std::int64_t pages, std::int64_t wanted) const {
     const std::int64_t most = how.probes > 0 ? how.probes : default_probes(index, page_tokens, pages * page_tokens, wanted);
     return most < pages ? most : pages;
+  }
+};
+
+/// What a beam through the tree keeps; nothing for other rankings.
+///
+/// marks       (units, mark_words) a bit for each token, set for those of the beam
+/// orders      (units, G, page_pitch) score_order of the logits of each page's best member that was seen, 0 for none
+/// ids, logits, scores   (units, pitch), (units, G, pitch), (units, pitch) of the tokens of one level; beam: (units, pitch) positions
+struct beam_arrays {
+  unsigned* marks = nullptr;
+  unsigned* orders = nullptr;
+  std::int32_t* ids = nullptr;
+  float* logits = nullptr;
+  float* scores = nullptr;
+  std::int32_t* beam = nullptr;
+  std::int64_t mark_words = 0, pitch = 0;
+
+  beam_arrays() = default;
+  template <class Budget>
+  beam_arrays(const page_search_shape<Budget>& s, std::int64_t page_pitch, scratch_parts& memory) {
+    if (!s.descends()) return;
+    const std::int64_t units = s.units();
+    mark_words = ceil_div(s.longest, 32);
+    pitch = round_up(most_promoted(s.index, s.longest), 4);
+    marks = memory.take<unsigned>(units * mark_words);
+    orders = memory.take<unsigned>(units * s.group * page_pitch);
+    ids = memory.take<std::int32_t>(units * pitch);
+    logits = memory.take<float>(units * s.group * pitch);
+    scores = memory.take<float>(units * pitch);
+    beam = memory.take<std::int32_t>(units * pitch);
   }
 };
 
@@ -60,7 +94,8 @@ struct page_search_shape {
 /// missed      (units): how many pages of the zone were not found
 /// slots, places   by_page: (units, id_pitch) members page after page: P times the page and the number of the member; where each stands
 ///             among the ids
-/// logits      (units, G, page_pitch) of the pages' means and spreads, entry 0 for the page of the zone's first token
+/// logits      (units, G, page_pitch) of the pages' means and spreads, or of their best members where a tree is searched; entry 0 for the
+///             page of the zone's first token
 /// scores      (units, page_pitch)
 /// tops        (units, probe_pitch) the most promising pages, ascending; order: the best first
 /// best        (units, G, probe_pitch) logits of the best member of each page in that order; worth: (units, probe_pitch)
@@ -79,6 +114,7 @@ struct page_search_arrays {
   std::int32_t* order = nullptr;
   float* best = nullptr;
   float* worth = nullptr;
+  beam_arrays tree;
   std::int64_t id_pitch = 0, found_pitch = 0, page_pitch = 0, probe_pitch = 0;
 
   page_search_arrays() = default;
@@ -106,6 +142,7 @@ struct page_search_arrays {
     order = memory.take<std::int32_t>(units * probe_pitch);
     best = memory.take<float>(units * s.group * probe_pitch);
     worth = memory.take<float>(units * probe_pitch);
+    tree = beam_arrays(s, page_pitch, memory);
   }
 
   row_ids members() const { return {ids, counts, id_pitch, id_pitch}; }
@@ -117,6 +154,7 @@ struct page_search_arrays {
 ///             else null. `far` says where those lie
 /// plain, resident   (units, G, D) queries; (units, G) log-sum-exp of each head's residents
 /// wide        keys begin on multiples of 16 bytes
+/// links, promoted   where a tree is searched
 template <class E, class Budget, class Far = all_near>
 struct page_search_call : page_search_shape<Budget> {
   using element_type = E;
@@ -132,9 +170,14 @@ struct page_search_call : page_search_shape<Budget> {
   float scale = 1;
   bool wide = false;
   page_search_arrays to;
+  column_array links = {};
+  promoted_tokens promoted = {};
 
   KVX_HD constexpr packed_page packed(std::int32_t page, std::int64_t head) const {
     return {members.at(page, head), this->page_tokens, packed_page::entry_bytes(this->index)};
+  }
+  KVX_HD std::int32_t link(std::int32_t page, std::int64_t head, std::int64_t slot) const {
+    return reinterpret_cast<const std::int32_t*>(links.at(page, head))[slot];
   }
 };
 

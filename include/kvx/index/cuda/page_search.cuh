@@ -1,6 +1,6 @@
 #pragma once
 // Search for semantic pages on the device: the means of all pages, then the members of the most promising until the next promises too
-// little.
+// little; or a beam through the tree.
 
 #include <kvx/backend/cuda/collectives.cuh>
 #include <kvx/backend/cuda/dynamic_shared.cuh>
@@ -15,6 +15,7 @@
 #include <kvx/index/cuda/group_rule.cuh>
 #include <kvx/index/cuda/page_arrays.cuh>
 #include <kvx/index/cuda/page_members.cuh>
+#include <kvx/index/cuda/tree_search.cuh>
 #include <kvx/layout/cuda/row_dots.cuh>
 #include <kvx/sketch/cuda/top_k.cuh>
 
@@ -91,6 +92,7 @@ class page_finder {
 
   /// Leaves the pages found, ascending. Returns how many.
   __device__ std::int64_t find() {
+    if (call_.descends()) read_best_members();
     block_group_scores(call_.how.rule, logits(), call_.to.page_pitch, G(), zone_.count, resident(), nullptr, scores(), s_.group);
     __syncthreads();
     if (call_.index.rank == dci_shape::ranking::mean_then_member) rank_members(look_at_best());
@@ -106,6 +108,18 @@ class page_finder {
   __device__ std::int32_t* order() const { return call_.to.order + unit_ * call_.to.probe_pitch; }
   __device__ float* best() const { return call_.to.best + unit_ * G() * call_.to.probe_pitch; }
   __device__ const float* resident() const { return call_.resident != nullptr ? call_.resident + unit_ * G() : nullptr; }
+
+  /// logits: those that a beam has left.
+  __device__ void read_best_members() {
+    for (int g = 0; g < G(); ++g) {
+      const std::int64_t row = (unit_ * G() + g) * call_.to.page_pitch;
+      for (std::int64_t j = threadIdx.x; j < zone_.count; j += Threads) {
+        const unsigned order = call_.to.tree.orders[row + j];
+        call_.to.logits[row + j] = order != 0 ? score_of(order) : quiet_nan;
+      }
+    }
+    __syncthreads();
+  }
 
   /// Looks at the members of the most promising pages. Returns of how many.
   __device__ std::int64_t look_at_best() {
@@ -273,17 +287,17 @@ __global__ void __launch_bounds__(Threads, 1) find_pages_kernel(Call call) {
 
 /// The members of the semantic pages that each unit's queries look for.
 ///
-/// what        search_pages of the host for mean_then_member and mean_key: the pages' logits are those of their best members that were seen
+/// what        search_pages of the host for mean_then_member, mean_key and best_member: pages have the logits of their best members seen
 /// shapes      see page_search_shape and page_search_arrays
-/// cost        two launches: reads all means once for every eight heads; then one block a unit
+/// cost        two launches: reads all means once for every eight heads; then one block a unit. best_member: three, see search_tree
 /// exactness   given the same logits the host's pages, where its sums of exponentials do not differ in their last bits; the same bits on
 ///             every run
 /// errors      usage_error for shapes that do not fit, and other rankings
 template <element E, class Budget, class Far>
 void search_pages(const device& exec, const page_search_call<E, Budget, Far>& call, call_site where = call_site::here()) {
   using ranking = dci_shape::ranking;
-  require(call.index.rank == ranking::mean_then_member || call.index.rank == ranking::mean_key,
-          "search_pages: on a device pages are ranked by mean_then_member or mean_key", where);
+  require(call.index.rank == ranking::mean_then_member || call.index.rank == ranking::mean_key || call.descends(),
+          "search_pages: on a device pages are ranked by mean_then_member, mean_key or best_member", where);
   require(!call.how.interleave, "search_pages: on a device the heads of a group rank pages together", where);
   require_range("search_pages: key_dim", call.rows.key_dim, 1, 576, where);
   require_range("search_pages: heads of the group", call.group, 1, most_scored_heads, where);
@@ -294,7 +308,9 @@ void search_pages(const device& exec, const page_search_call<E, Budget, Far>& ca
     launch(exec, {.grid = dim3(static_cast<unsigned>(units * chunks)), .threads = mean_threads, .shared_bytes = queries(Heads)},
            scan_means_kernel<mean_threads, Heads, page_search_call<E, Budget, Far>>, call, static_cast<int>(chunks));
   };
-  if (call.group <= 4) {
+  if (call.descends()) {
+    search_tree(exec, call, where);
+  } else if (call.group <= 4) {
     scan.template operator()<4>();
   } else {
     scan.template operator()<8>();
