@@ -48,18 +48,8 @@ class blocks_player : protected random_draws {
   explicit blocks_player(std::uint64_t seed) : random_draws(seed) { poison(); }
 
   void play() {
-    const int dice = below(100);
-    if (dice < 10) {
-      open();
-    } else if (dice < 14) {
-      close();
-    } else if (dice < 26) {
-      fork();
-    } else if (dice < 38) {
-      truncate();
-    } else {
-      advance_some();
-    }
+    do_one_of(
+        {10, 4, 12, 12}, [&] { open(); }, [&] { close(); }, [&] { fork(); }, [&] { truncate(); }, [&] { advance_some(); });
     if (below(4) == 0) poison();
     if (!sequences_.empty() && below(3) == 0) check(*any(sequences_));
   }

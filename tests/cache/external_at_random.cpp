@@ -54,20 +54,9 @@ class twins : test::random_draws {
 
   /// One random operation, then every check.
   void play() {
-    const int dice = below(100);
-    if (dice < 10) {
-      open();
-    } else if (dice < 14) {
-      close();
-    } else if (dice < 26) {
-      fork();
-    } else if (dice < 40) {
-      truncate();
-    } else if (dice < 46) {
-      move();
-    } else {
-      advance_some();
-    }
+    do_one_of(
+        {10, 4, 12, 14, 6}, [&] { open(); }, [&] { close(); }, [&] { fork(); }, [&] { truncate(); }, [&] { move(); },
+        [&] { advance_some(); });
     check();
   }
 

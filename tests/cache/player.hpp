@@ -55,26 +55,20 @@ class player : protected random_draws {
 
   /// One random operation, then every check.
   void play() {
-    const int dice = below(100);
-    if (dice < 8) {
-      open();
-    } else if (dice < 12) {
-      close();
-    } else if (dice < 20) {
-      fork();
-    } else if (dice < 30) {
-      truncate();
-    } else if (dice < 36) {
-      misuse();
-    } else if (dice < 66) {
-      if (begin()) finish(steps_.rbegin()->first);
-    } else if (dice < 78) {
-      if (steps_.size() < 3) begin();
-    } else if (dice < 92) {
-      if (!steps_.empty()) append_some(any(steps_)->first);
-    } else if (!steps_.empty()) {
-      finish(any(steps_)->first);
-    }
+    do_one_of(
+        {8, 4, 8, 10, 6, 30, 12, 14}, [&] { open(); }, [&] { close(); }, [&] { fork(); }, [&] { truncate(); }, [&] { misuse(); },
+        [&] {
+          if (begin()) finish(steps_.rbegin()->first);
+        },
+        [&] {
+          if (steps_.size() < 3) begin();
+        },
+        [&] {
+          if (!steps_.empty()) append_some(any(steps_)->first);
+        },
+        [&] {
+          if (!steps_.empty()) finish(any(steps_)->first);
+        });
     check();
   }
 

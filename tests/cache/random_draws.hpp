@@ -1,6 +1,7 @@
 #pragma once
 // What random operations on sequences draw.
 
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <random>
@@ -18,6 +19,16 @@ class random_draws {
   template <class Container>
   auto any(Container& of) {
     return std::next(of.begin(), below(std::ssize(of)));
+  }
+
+  /// Does one of some things: each in so many of a hundred draws, the last in all others.
+  template <std::size_t N, class... Things>
+  void do_one_of(const int (&shares)[N], const Things&... things) {
+    static_assert(sizeof...(Things) == N + 1);
+    int dice = below(100);
+    std::size_t chosen = 0, at = 0;
+    while (chosen < N && dice >= shares[chosen]) dice -= shares[chosen++];
+    ((at++ == chosen ? things() : void()), ...);
   }
 
  private:
