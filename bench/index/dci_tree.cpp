@@ -73,6 +73,7 @@ class layer_index {
     members_ = place(columns[column_members]);
     means_ = place(columns[column_member_means]);
     links_ = place(columns[column_links]);
+    if (codes_means(shape, page_tokens)) codes_ = place(columns[column_mean_codes]);
     const std::int64_t scratch =
         std::max(index_blocks_bytes(shape, page_tokens, dim, tokens), search_pages_bytes({page_tokens, dim, dim}, group, tokens, {}));
     for (int h = 0; h < heads; ++h) scratch_.emplace_back(lazy_pages(), scratch);
@@ -103,7 +104,7 @@ class layer_index {
 
  private:
   dci_head<bf16> head(std::int64_t h) const {
-    return {keys_.rows(), members_, means_, links_, keys_.ids.data(), keys_.ids.data(), h, sink};
+    return {keys_.rows(), members_, means_, links_, keys_.ids.data(), keys_.ids.data(), h, sink, false, {}, codes_};
   }
   std::span<std::byte> scratch(std::int64_t h) const {
     const memory_block& block = scratch_[static_cast<std::size_t>(h)];
@@ -114,7 +115,7 @@ class layer_index {
   dci_shape shape_;
   host exec_;
   std::vector<memory_block> memory_, scratch_;
-  column_array members_, means_, links_;
+  column_array members_, means_, links_, codes_;
   dci_lists lists_[heads];
   page_search_result results_[heads];
 };

@@ -34,6 +34,7 @@ class pages_of_keys {
     };
     head_.members = place(columns[column_members]);
     head_.means = place(columns[column_member_means]);
+    head_.codes = place(columns[column_mean_codes]);
     head_.rows.key = {rows(), std::int64_t{page_tokens} * dim, 0, dim};
     head_.rows.value = head_.rows.key;
     head_.rows.heads = 1;

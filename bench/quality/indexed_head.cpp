@@ -93,6 +93,7 @@ indexed_head::indexed_head(const head_rows& head, const kvx::dci_shape& shape) :
   view_.members = place(columns[kvx::column_members]);
   view_.means = place(columns[kvx::column_member_means]);
   view_.links = place(columns[kvx::column_links]);
+  view_.codes = place(columns[kvx::column_mean_codes]);
 
   std::vector<std::vector<float>> values(static_cast<std::size_t>(blocks));
   std::vector<kvx::query_metric> metrics;

@@ -21,6 +21,8 @@ template <element E, int D, int Dv, dci_shape Shape, class Reranker = pass_throu
 using ice =
     spec<paged<E, page_shape{.tokens = 8, .key_dim = D, .value_dim = Dv}, zones{.sink = 8, .local = 12}>, dci_tree<Shape>, Reranker>;
 using by_means = ice<float, 24, 16, dci_shape{.block = 32}>;
+using by_coded_means = spec<paged<float, page_shape{.tokens = 2, .key_dim = 24, .value_dim = 16}, zones{.sink = 8, .local = 12}>,
+                            dci_tree<dci_shape{.block = 32}>>;  // blocks of sixteen pages
 using by_mean_key = ice<bf16, 40, 136, dci_shape{.block = 16, .by = dci_shape::metric::keys, .rank = dci_shape::ranking::mean_key}>;
 
 using by_codes = ice<float, 24, 16, dci_shape{.block = 32}, rsq_ip<4>>;
@@ -73,6 +75,10 @@ void decode(int steps, std::uint64_t seed, const attend_options& how) {
 
 TEST_CASE("300 steps with semantic pages on the device give what they give on the host") {
   decode<by_means>(300, 21, {.keep = 24, .path = route::retrieve});
+}
+TEST_CASE("the same where means are coded, which columns then show") {
+  static_assert(codes_means(by_coded_means::index_type::shape, 2) && !codes_means(by_means::index_type::shape, 8));
+  decode<by_coded_means>(60, 25, {.keep = 24, .path = route::retrieve});
 }
 TEST_CASE("the same by mean keys alone, with wide values of bf16") { decode<by_mean_key>(40, 22, {.keep = 16, .path = route::retrieve}); }
 TEST_CASE("so few pages looked at as are kept") { decode<by_means>(40, 23, {.keep = 16, .pages = {.probes = 2}, .path = route::retrieve}); }

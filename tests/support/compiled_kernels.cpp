@@ -18,6 +18,7 @@ template const kernel_table& table_of<kernel_table>(instruction_set);
 template const encode_table& table_of<encode_table>(instruction_set);
 template const rerank_table& table_of<rerank_table>(instruction_set);
 template const scan_table& table_of<scan_table>(instruction_set);
+template const page_table& table_of<page_table>(instruction_set);
 
 template const row_kernels<float>& kernel_table::rows<float>() const;
 template const row_kernels<half>& kernel_table::rows<half>() const;

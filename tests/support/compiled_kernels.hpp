@@ -20,6 +20,7 @@ extern template const kernel_table& table_of<kernel_table>(instruction_set);
 extern template const encode_table& table_of<encode_table>(instruction_set);
 extern template const rerank_table& table_of<rerank_table>(instruction_set);
 extern template const scan_table& table_of<scan_table>(instruction_set);
+extern template const page_table& table_of<page_table>(instruction_set);
 
 extern template const row_kernels<float>& kernel_table::rows<float>() const;
 extern template const row_kernels<half>& kernel_table::rows<half>() const;

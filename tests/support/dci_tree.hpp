@@ -56,6 +56,7 @@ class dci_world {
     of.means = arrays_[column_member_means];
     of.links = arrays_[column_links];
     of.places = arrays_[column_places];
+    of.codes = arrays_[column_mean_codes];
     of.pages = rows_.tables()[0].data();
     of.column_pages = column_pages_.data();
     of.head = h;

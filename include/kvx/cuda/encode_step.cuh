@@ -15,6 +15,7 @@
 #include <kvx/index/block_columns.hpp>
 #include <kvx/index/cuda/dci_links.cuh>
 #include <kvx/index/cuda/dci_tree.cuh>
+#include <kvx/index/cuda/page_codes.cuh>
 #include <kvx/index/cuda/page_values.cuh>
 #include <kvx/index/promoted_tokens.hpp>
 #include <kvx/layout/batch_item.hpp>
@@ -166,6 +167,7 @@ class step_encoder {
                      const FrameOf& frame_of, const promoted_tokens& promoted) {
     using layout = typename Spec::layout_type;
     constexpr dci_shape shape = Spec::index_type::shape;
+    constexpr bool codes = codes_means(shape, layout::shape.tokens);
     constexpr std::int64_t P = layout::shape.tokens, seen = learns_metric(shape) ? metric_tokens : shape.block;
     const std::span<const batch_item> items = step.items[static_cast<std::size_t>(of.retrieving_group())];
     const std::vector<entering_blocks> entering = blocks_of(step.reserved, Spec::zones, P, accepted, items);
@@ -194,6 +196,13 @@ class step_encoder {
     }
     std::vector<std::int32_t> frames;  // of these pages, where they lie under other numbers
     if constexpr (offloads<layout>()) std::transform(pages.begin(), pages.end(), std::back_inserter(frames), frame_of);
+    std::vector<std::size_t>
+        first_at;  // (blocks) where the first block of the sequence begins in `pages`, whose means codes are relative to
+    for (const entering_blocks& run : entering) {
+      if (!codes) break;
+      first_at.insert(first_at.end(), static_cast<std::size_t>(run.count), pages.size());
+      pages.insert(pages.end(), items[run.entry].pages, items[run.entry].pages + shape.block / P);
+    }
     const device side = beside(exec);
     block_lists at;
     const auto parts = [&](scratch_parts memory) {
@@ -208,6 +217,7 @@ class step_encoder {
     for (std::size_t i = 0, run = 0; i < list.size(); ++i) {
       list[i].pages = at.pages + pages_at[i];
       if (!frames.empty()) list[i].frames = at.frames + pages_at[i];
+      if (codes) list[i].first_block = at.pages + first_at[i];
       if (list[i].before == 0) runs[run++].pages = list[i].pages;
     }
     const upload_piece pieces[] = {piece(at.blocks, list), piece(at.pages, pages), piece(at.frames, frames), piece(at.coded, coded),
@@ -223,6 +233,10 @@ class step_encoder {
                       promoted, at.blocks + g.first, g.blocks, at.runs + g.first_run, g.runs, at.links);
         index_blocks(side, shape, rows, layer.side[column_members], layer.side[column_member_means], energies, of.geometry.rope,
                      Spec::zones.sink, any(Spec::others), at.blocks + g.first, g.blocks, layer.side[column_links]);
+      }
+      if constexpr (codes) {
+        code_means(side, shape, layout::shape, layer.side[column_members], layer.side[column_member_means], layer.side[column_mean_codes],
+                   at.blocks, std::ssize(list));
       }
       if constexpr (Spec::coded)
         encode_pages<Spec::sketch.bits>(side, Spec::sketch, rows, codes_of(layer.side), at.coded, std::ssize(coded));

@@ -72,8 +72,8 @@ template <class E>
 dci_head<E> tree_head(const row_view<const E>& rows, const block_column_arrays& side, const std::int32_t* pages,
                       const std::int32_t* column_pages, std::int64_t head, std::int64_t sink) {
   const bool finite_values = side[std::size_t{first_page_value_column} + value_means].data != nullptr;
-  return {rows, side[column_members], side[column_member_means], side[column_links], pages, column_pages, head,
-          sink, finite_values,        side[column_places]};
+  return {rows, side[column_members], side[column_member_means], side[column_links],     pages, column_pages, head,
+          sink, finite_values,        side[column_places],       side[column_mean_codes]};
 }
 
 constexpr key_columns codes_of(const block_column_arrays& side) {

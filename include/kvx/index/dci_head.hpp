@@ -13,7 +13,7 @@ namespace kvx {
 
 /// All that is kept of one KV head of one sequence in one layer. Trivially copyable.
 ///
-/// members, means, links, places   the columns of the layer, see dci_column; null data where the index has none
+/// members, means, links, places, codes   the columns of the layer, see dci_column; null data where the index has none
 /// pages         logical page j: its rows lie under the id pages[j]
 /// column_pages  and its columns under column_pages[j]: the same ids but for external layouts
 /// sink          tokens at the start that are attended anyway: whole pages, in no semantic page and not in the tree
@@ -30,6 +30,7 @@ struct dci_head {
   std::int64_t sink = 0;
   bool finite_values = false;
   column_array places = {};
+  column_array codes = {};
 
   KVX_HD constexpr const E* key(std::int64_t token) const {
     return rows.key.at(pages[token / rows.page_tokens], head, token % rows.page_tokens);

@@ -6,6 +6,7 @@
 #include <kvx/core/random.hpp>
 #include <kvx/index/full_scan.hpp>
 #include <kvx/index/group_rule.hpp>
+#include <kvx/index/page_codes.hpp>
 #include <kvx/index/projections.hpp>
 #include <kvx/layout/columns.hpp>
 #include <kvx/layout/page_shape.hpp>
@@ -86,6 +87,10 @@ KVX_HD constexpr bool keeps_means(const dci_shape& s) {
   return s.rank == dci_shape::ranking::mean_key || s.rank == dci_shape::ranking::mean_then_member ||
          s.rank == dci_shape::ranking::two_level_means;
 }
+/// Whether the means are coded too: where a search looks at all of them first.
+KVX_HD constexpr bool codes_means(const dci_shape& s, int page_tokens) {
+  return s.rank == dci_shape::ranking::mean_then_member && s.block / page_tokens % coded_pages == 0;
+}
 KVX_HD constexpr bool keeps_block_means(const dci_shape& s) { return s.rank == dci_shape::ranking::two_level_means; }
 
 /// Columns of an index, in this order; those that it has not have blocks of 0 bytes. The block of page j of a block of tokens is that of
@@ -95,7 +100,8 @@ KVX_HD constexpr bool keeps_block_means(const dci_shape& s) { return s.rank == d
 /// means       [D] bf16: the mean of the page's members; two_level_means: [2][D], and in the first page of a block the mean of the block
 /// links       [P] int32, slots in time order: the position of each token's parent, no_parent, or not_in_tree
 /// places      [P][lines] float, slots in time order: where each token of the tree stands, NaN for the others
-enum dci_column : std::uint8_t { column_members, column_member_means, column_links, column_places, dci_column_count };
+/// codes       see page_code_lines
+enum dci_column : std::uint8_t { column_members, column_member_means, column_links, column_places, column_mean_codes, dci_column_count };
 
 /// A token whose parent is the root, since no token of the level above came before it; and one that the tree does not hold: a sink, or
 /// one whose key is never found.
@@ -145,6 +151,7 @@ constexpr std::array<column, dci_column_count> dci_columns(const dci_shape& s, p
   result[column_member_means].block_bytes = keeps_means(s) ? std::int64_t{2} * (keeps_block_means(s) ? 2 : 1) * page.key_dim : 0;
   result[column_links].block_bytes = keeps_links(s) ? std::int64_t{4} * page.tokens : 0;
   result[column_places].block_bytes = std::int64_t{4} * page.tokens * lines_of(s);
+  if (codes_means(s, page.tokens)) result[column_mean_codes].block_bytes = page_code_lines{page.key_dim}.block_bytes();
   return result;
 }
 static_assert(dci_columns({}, {16, 128, 128})[column_members].pitch() == 64 && dci_columns({}, {16, 128, 128})[column_links].pitch() == 0);

@@ -51,6 +51,16 @@ KVX_HD constexpr std::int64_t first_probes(std::int64_t pages, std::int64_t foun
   return found > many ? found : many;
 }
 
+/// mean_then_member, where means are coded and probes are not asked for: of zones of 2,048 pages and more, pages whose means are looked at
+/// exactly, those that their codes propose. A sixteenth, at least 512, and sixteen for each that is found; all, if that is more than
+/// half of them.
+KVX_HD constexpr std::int64_t proposed_pages(std::int64_t pages, std::int64_t found) {
+  std::int64_t wanted = pages / 16 > 512 ? pages / 16 : 512;
+  if (wanted < 16 * found) wanted = 16 * found;
+  return pages < 2048 || wanted > pages / 2 ? pages : wanted;
+}
+static_assert(proposed_pages(2047, 12) == 2047 && proposed_pages(8190, 12) == 512 && proposed_pages(8190, 300) == 8190);
+
 /// mean_then_member: at most two ninths of the pages, at least two for each that is found. two_level_means: an eighth of the blocks, at
 /// least four.
 KVX_HD constexpr std::int64_t default_probes(const dci_shape& s, int page_tokens, std::int64_t tokens, std::int64_t pages) {
@@ -63,7 +73,7 @@ KVX_HD constexpr std::int64_t default_probes(const dci_shape& s, int page_tokens
 ///
 /// found       pages written, best first; fewer than asked for where fewer hold a key that can be found
 /// keys        inner products with keys, or with their codes, each once for all heads of the group
-/// means       inner products with means
+/// means       inner products with means, or with their codes
 struct page_search_result {
   std::int64_t found = 0;
   std::int64_t keys = 0;

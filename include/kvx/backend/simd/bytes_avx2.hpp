@@ -50,6 +50,19 @@ struct bytes {
   [[gnu::always_inline]] static inline w multiply(w x, w y) { return _mm256_mulhrs_epi16(x, y); }
   /// (x y) >> 16 of unsigned words.
   [[gnu::always_inline]] static inline w multiply_high(w x, w y) { return _mm256_mulhi_epu16(x, y); }
+  using i = __m256i;  ///< signed numbers of 32 bits
+  [[gnu::always_inline]] static inline b set_quads(std::int32_t four) { return _mm256_set1_epi32(four); }
+  /// Sums of two neighbouring products, x unsigned and y signed.
+  [[gnu::always_inline]] static inline w products(b x, b y) { return _mm256_maddubs_epi16(x, y); }
+  /// Of words whose sum is one.
+  [[gnu::always_inline]] static inline w plus(w x, w y) { return _mm256_add_epi16(x, y); }
+  [[gnu::always_inline]] static inline i no_ints() { return _mm256_setzero_si256(); }
+  [[gnu::always_inline]] static inline i add_ints(i x, i y) { return _mm256_add_epi32(x, y); }
+  /// Sums of two neighbouring words.
+  [[gnu::always_inline]] static inline i pairs(w x) { return _mm256_madd_epi16(x, set_words(1)); }
+  [[gnu::always_inline]] static inline void store_scaled(i x, float unit, float* out) {
+    _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_cvtepi32_ps(x), _mm256_set1_ps(unit)));
+  }
   /// Both halves as bytes, 0..255.
   [[gnu::always_inline]] static inline b clamp(w first, w second) { return _mm256_packus_epi16(first, second); }
 

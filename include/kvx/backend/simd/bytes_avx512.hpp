@@ -42,6 +42,16 @@ struct bytes {
   [[gnu::always_inline]] static inline w shift_words(w x, int n) { return _mm512_srl_epi16(x, _mm_cvtsi32_si128(n)); }
   [[gnu::always_inline]] static inline w multiply(w x, w y) { return _mm512_mulhrs_epi16(x, y); }
   [[gnu::always_inline]] static inline w multiply_high(w x, w y) { return _mm512_mulhi_epu16(x, y); }
+  using i = __m512i;
+  [[gnu::always_inline]] static inline b set_quads(std::int32_t four) { return _mm512_set1_epi32(four); }
+  [[gnu::always_inline]] static inline w products(b x, b y) { return _mm512_maddubs_epi16(x, y); }
+  [[gnu::always_inline]] static inline w plus(w x, w y) { return _mm512_add_epi16(x, y); }
+  [[gnu::always_inline]] static inline i no_ints() { return _mm512_setzero_si512(); }
+  [[gnu::always_inline]] static inline i add_ints(i x, i y) { return _mm512_add_epi32(x, y); }
+  [[gnu::always_inline]] static inline i pairs(w x) { return _mm512_madd_epi16(x, set_words(1)); }
+  [[gnu::always_inline]] static inline void store_scaled(i x, float unit, float* out) {
+    _mm512_storeu_ps(out, _mm512_mul_ps(_mm512_maskz_cvtepi32_ps(0xffff, x), _mm512_set1_ps(unit)));
+  }
   [[gnu::always_inline]] static inline b clamp(w first, w second) { return _mm512_packus_epi16(first, second); }
 
   [[gnu::always_inline]] static inline void compare(const std::uint8_t* scores, std::uint8_t level, std::uint64_t& above,

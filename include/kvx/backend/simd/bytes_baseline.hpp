@@ -123,6 +123,56 @@ struct bytes {
       return static_cast<std::int16_t>(product >> 16);
     });
   }
+  using words [[gnu::vector_size(16)]] = std::int16_t;
+  using ints [[gnu::vector_size(16)]] = std::int32_t;
+  template <class V>
+  static V part(const void* p, int j) {
+    V v;
+    std::memcpy(&v, static_cast<const char*>(p) + 16 * j, 16);
+    return v;
+  }
+  struct i {
+    ints x[width / 16];
+  };
+  static b set_quads(std::int32_t four) {
+    b r;
+    for (int j = 0; j < width; j += 4) std::memcpy(r.x + j, &four, 4);
+    return r;
+  }
+  static w products(const b& x, const b& y) {
+    w r;
+    for (int j = 0; j < width / 16; ++j) {
+      const words n = part<words>(x.x, j), q = part<words>(y.x, j);  // in every word two bytes
+      const words sum = (n & 255) * (q << 8 >> 8) + (n >> 8 & 255) * (q >> 8);
+      std::memcpy(r.x + 8 * j, &sum, 16);
+    }
+    return r;
+  }
+  static w plus(const w& x, const w& y) {
+    w r;
+    for (int j = 0; j < width / 16; ++j) {
+      const words sum = part<words>(x.x, j) + part<words>(y.x, j);
+      std::memcpy(r.x + 8 * j, &sum, 16);
+    }
+    return r;
+  }
+  static i no_ints() { return {}; }
+  static i add_ints(const i& x, const i& y) {
+    i r;
+    for (int j = 0; j < width / 16; ++j) r.x[j] = x.x[j] + y.x[j];
+    return r;
+  }
+  static i pairs(const w& x) {
+    i r;
+    for (int j = 0; j < width / 16; ++j) {
+      const ints two = part<ints>(x.x, j);
+      r.x[j] = (two << 16 >> 16) + (two >> 16);
+    }
+    return r;
+  }
+  static void store_scaled(const i& x, float unit, float* out) {
+    for (int j = 0; j < width / 4; ++j) out[j] = static_cast<float>(x.x[j / 4][j % 4]) * unit;
+  }
   static b clamp(const w& first, const w& second) {
     return each([&](int j) {
       const int v = j < width / 2 ? first.x[j] : second.x[j - width / 2];

@@ -6,6 +6,7 @@
 #include <kvx/backend/simd/encode_table.hpp>
 #include <kvx/backend/simd/lanes_baseline.hpp>
 #include <kvx/backend/simd/level.hpp>
+#include <kvx/backend/simd/page_table.hpp>
 #include <kvx/backend/simd/rerank_lanes_baseline.hpp>
 #include <kvx/backend/simd/rerank_table.hpp>
 #include <kvx/backend/simd/scan_table.hpp>
@@ -31,6 +32,7 @@ namespace kvx::simd::baseline {
 #include <kvx/backend/simd/code_kernels.hpp>
 #include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
+#include <kvx/backend/simd/page_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
 #include <kvx/backend/simd/value_kernels.hpp>
 }  // namespace kvx::simd::baseline
@@ -55,6 +57,7 @@ namespace kvx::simd::avx2 {
 #include <kvx/backend/simd/code_kernels.hpp>
 #include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
+#include <kvx/backend/simd/page_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
 #include <kvx/backend/simd/value_kernels.hpp>
 }  // namespace kvx::simd::avx2
@@ -74,6 +77,7 @@ namespace kvx::simd::avx512 {
 #include <kvx/backend/simd/kernels.hpp>
 #include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
+#include <kvx/backend/simd/page_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
 }  // namespace kvx::simd::avx512
 #if defined(__clang__)
@@ -162,8 +166,8 @@ value_function value_sums_of([[maybe_unused]] instruction_set set) {
   return baseline::value_sums<Bits>;
 }
 
-/// The kernels of one set, which the processor must support: a kernel_table, encode_table, rerank_table or scan_table. A template, as are
-/// those above: a program of many units may declare them extern, and compile the kernels once (explicit instantiation).
+/// The kernels of one set, which the processor must support: a kernel_table, encode_table, rerank_table, scan_table or page_table. A
+/// template, as are those above: a program of many units may declare them extern, and compile the kernels once (explicit instantiation).
 template <class Table>
 const Table& table_of([[maybe_unused]] instruction_set s) {
 #if defined(__x86_64__)
@@ -177,11 +181,13 @@ inline const kernel_table& kernels_of(instruction_set s) { return table_of<kerne
 inline const encode_table& encode_kernels_of(instruction_set s) { return table_of<encode_table>(s); }
 inline const rerank_table& rerank_kernels_of(instruction_set s) { return table_of<rerank_table>(s); }
 inline const scan_table& scan_kernels_of(instruction_set s) { return table_of<scan_table>(s); }
+inline const page_table& page_kernels_of(instruction_set s) { return table_of<page_table>(s); }
 
 /// The kernels of this process; see simd_level().
 inline const kernel_table& kernels() { return kernels_of(simd_level().used); }
 inline const encode_table& encode_kernels() { return encode_kernels_of(simd_level().used); }
 inline const rerank_table& rerank_kernels() { return rerank_kernels_of(simd_level().used); }
 inline const scan_table& scan_kernels() { return scan_kernels_of(simd_level().used); }
+inline const page_table& page_kernels() { return page_kernels_of(simd_level().used); }
 
 }  // namespace kvx::simd

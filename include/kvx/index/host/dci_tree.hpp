@@ -14,6 +14,7 @@
 #include <kvx/index/dci_tree.hpp>
 #include <kvx/index/host/dci_links.hpp>
 #include <kvx/index/host/pack_block.hpp>
+#include <kvx/index/host/page_code_writer.hpp>
 #include <kvx/index/page_values.hpp>
 #include <kvx/index/projections.hpp>
 #include <kvx/index/query_metric.hpp>
@@ -42,6 +43,7 @@ struct indexing_parts {
   float* lines;            // (lines, pitch)
   packing_parts packing;
   promoted_points points;
+  page_code_writer codes;
 
   indexing_parts(scratch_parts& s, const dci_shape& shape, int page_tokens, int dim,
                  const std::array<std::int64_t, most_dci_level + 1>& counts)
@@ -58,7 +60,8 @@ struct indexing_parts {
         asked_from_mean(s.take<float>(block_key_pitch(dim))),
         lines(s.take<float>(lines_of(shape) * block_key_pitch(dim))),
         packing(s, shape.block, dim),
-        points(s, counts, dim) {}
+        points(s, counts, dim),
+        codes(s, dim) {}
 };
 
 /// Fills the columns of one head, block after block.
@@ -91,6 +94,7 @@ class indexer {
     read(first);
     if (keeps_links(shape_)) link(first);
     pack(first, metric);
+    if (of_.codes.data != nullptr) at_.codes.write(shape_, of_, block);
   }
 
  private:

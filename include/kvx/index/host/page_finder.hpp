@@ -10,6 +10,7 @@
 #include <kvx/index/dci_lists.hpp>
 #include <kvx/index/dci_tree.hpp>
 #include <kvx/index/host/nearest_places.hpp>
+#include <kvx/index/host/page_proposals.hpp>
 #include <kvx/index/host/page_ranking.hpp>
 #include <kvx/index/page_search.hpp>
 #include <kvx/layout/host/row_logits.hpp>
@@ -49,6 +50,7 @@ struct search_parts {
   std::int32_t* touched;    // (pages)
   page_ranking ranking;
   nearest_places nearest;
+  page_proposals proposals;
 
   search_parts(scratch_parts& s, page_shape page, int heads, std::int64_t tokens, const page_search& options)
       : search_parts(s, page.key_dim, heads, tokens, ceil_div(tokens, page.tokens), options) {}
@@ -70,7 +72,8 @@ struct search_parts {
         relative(s.take<scale_of_head>(head_count)),
         touched(s.take<std::int32_t>(pages)),
         ranking(s, head_count, tokens, pages, options),
-        nearest(s, dim, head_count, tokens) {}
+        nearest(s, dim, head_count, tokens),
+        proposals(s, dim, head_count, pages) {}
 };
 
 /// One search.
@@ -139,6 +142,18 @@ class finder {
     for (std::int64_t j = 0; j < pages_; ++j) {
       if (of_.packed(shape_, first_page_ + j).count() > 0) at_.ids[count++] = static_cast<std::int32_t>(j);
     }
+    return means_of_pages(count);
+  }
+
+  /// The same of the `wanted` pages that the codes of the means propose.
+  std::int64_t look_at_proposed(std::int64_t wanted) {
+    const std::int64_t proposed = at_.proposals.propose(shape_, of_, query_, wanted, at_.ids);
+    for (std::int64_t i = 0; i < proposed; ++i) __builtin_prefetch(of_.packed(shape_, first_page_ + at_.ids[i]).data);
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < proposed; ++i) {
+      if (of_.packed(shape_, first_page_ + at_.ids[i]).count() > 0) at_.ids[count++] = at_.ids[i];
+    }
+    result_.means += pages_;
     return means_of_pages(count);
   }
 

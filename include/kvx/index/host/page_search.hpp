@@ -63,12 +63,15 @@ page_search_result search_pages(const host&, const dci_shape& shape, const dci_h
   find.prepare_keys();
   const std::int64_t zone = query.end - query.begin;
   const std::int64_t probes = options.probes > 0 ? options.probes : default_probes(shape, P, zone, options.pages);
+  const std::int64_t pages = zone / P,
+                     proposed = of.codes.data != nullptr && options.probes == 0 ? proposed_pages(pages, options.pages) : pages;
   switch (shape.rank) {
     case dci_shape::ranking::best_member: find.descend(cells, options.beam > 0 ? options.beam : default_beam(zone)); break;
     case dci_shape::ranking::coded_member: find.look_at_all(); break;
     case dci_shape::ranking::mean_then_member:
       find.prepare_means();
-      find.look_at_best(find.look_at_means(), options.probes, probes);
+      find.look_at_best(proposed < pages ? find.look_at_proposed(proposed) : find.look_at_means(), options.probes,
+                        std::min(probes, proposed));
       break;
     case dci_shape::ranking::mean_key:
       find.prepare_means();
