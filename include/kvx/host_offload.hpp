@@ -110,9 +110,10 @@ class host_offload {
   }
 
   /// A step that restores a sequence: blocks that enter with it are packed without a commit, so the first begin that sees one stores it.
-  void place(const step_plan& step) {
+  void place([[maybe_unused]] const step_plan& step) {
+    if (!on()) return;
+    unsettled_ = true;
     if constexpr (packs) {
-      if (!on()) return;
       const std::span<const batch_item> items = step.items[group_];
       for (const entering_blocks& e : blocks_of(step.reserved, Spec::zones, layout::shape.tokens, {}, items)) {
         for (std::int64_t b = e.first; b < e.first + e.count; ++b)
@@ -140,12 +141,7 @@ class host_offload {
     for (const reservation::part& p : step.reserved.parts) {
       mine[p.slot] = true;
       add_needed(of, slots[p.slot], request.needed);
-      const std::vector<page_id>& units = slots[p.slot].tables[group_].units;
-      const std::int64_t tokens = layout::shape.tokens, recent = edge(Spec::zones, p.length, tokens) / tokens;
-      for (std::int64_t page = Spec::zones.sink / tokens; slots[p.slot].whole() && page < recent; ++page) {
-        if (frames_.of(units[static_cast<std::size_t>(page)]) < 0) restored.push_back(units[static_cast<std::size_t>(page)]);
-      }
-      unstored = unstored || (slots[p.slot].whole() && lacks_images(units, recent));
+      if (unsettled_ && slots[p.slot].whole()) unstored = add_restored(slots[p.slot], restored) || unstored;
     }
     if (restored.empty() && !unstored && frames_.settled(request.needed)) return;
     const std::size_t own = request.needed.size();
@@ -172,6 +168,10 @@ class host_offload {
     for (const memory& layer : of.layers) {
       for (std::size_t i = 0; layer.retrieves && i < going_.size(); ++i) images_->give_back(layer.rows, going_[i].index);
     }
+    unsettled_ = unsettled_ && std::any_of(slots.begin(), slots.end(), [&](const sequence_book::slot& slot) {
+                   std::vector<page_id> left;
+                   return slot.open && (!slot.whole() || add_restored(slot, left) || !left.empty());
+                 });
   }
 
   /// Pages in one layer, or in all that retrieve, whose rows lie at their addresses as long as this is there.
@@ -260,6 +260,16 @@ class host_offload {
     const page_table& table = slot.tables[group_];
     if (slot.whole()) return add_residents(of, group_, table, slot.length, to);
     if constexpr (!packs) to.insert(to.end(), table.units.begin(), table.units.end());
+  }
+
+  /// Adds the pages of the zone whose rows came without a step. Returns whether blocks came that are not in the file.
+  bool add_restored(const sequence_book::slot& slot, std::vector<page_id>& to) const {
+    const std::vector<page_id>& units = slot.tables[group_].units;
+    const std::int64_t tokens = layout::shape.tokens, recent = edge(Spec::zones, slot.length, tokens) / tokens;
+    for (std::int64_t page = Spec::zones.sink / tokens; page < recent; ++page) {
+      if (frames_.of(units[static_cast<std::size_t>(page)]) < 0) to.push_back(units[static_cast<std::size_t>(page)]);
+    }
+    return lacks_images(units, recent);
   }
 
   static constexpr std::int64_t block_pages() {
@@ -363,6 +373,7 @@ class host_offload {
   std::vector<far_layer<E>> layers_;  // by ordinal; empty where all rows are near
   std::vector<E> image_of_;  // (H, P, pitch) of the page that is stored
   std::vector<bool> unstored_;  // (pages) the last of a block whose semantic pages are not in the file yet; a stale one costs a write
+  bool unsettled_ = false;  // a sequence was restored, and its rows may still have no frame, its blocks no image
   bool advised_ = false;
 };
 
