@@ -86,6 +86,13 @@ class compared_blocks {
   void set_key(std::int64_t t, float x) {
     for (int h = 0; h < c_.heads; ++h) std::fill_n(rows_.key(0, t, h), c_.dim, round_to<E>(x));
   }
+  /// All keys are long, and differ by less than a float tells of their products.
+  void make_near_equal() {
+    for (std::int64_t t = 0; t < tokens_; ++t) {
+      E* const key = rows_.key(0, t, 0);
+      for (int d = 0; d < c_.dim; ++d) key[d] = round_to<E>(d == 0 ? 256.0f : to_float(key[d]) / 32);
+    }
+  }
   void forget_queries() { std::fill(energies_.bytes.begin(), energies_.bytes.end(), std::byte{0xff}); }
 
   void check() const {
@@ -258,6 +265,15 @@ TEST_CASE("links of keys that are equal, zero, of norms that grow, or never foun
     }
     x.check();
   }
+}
+
+TEST_CASE("parents among promoted tokens that floats cannot tell apart") {
+  compared_blocks<bf16> x({.shape = {.block = 64, .pack = packing::projection, .rank = ranking::best_member, .first_promotion = 200},
+                           .page_tokens = 8,
+                           .dim = 24,
+                           .blocks = 4});
+  x.make_near_equal();
+  x.check();
 }
 
 TEST_CASE("a block of 256 tokens as caches have it") {

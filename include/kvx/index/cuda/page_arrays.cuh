@@ -59,16 +59,15 @@ struct page_search_shape {
 
 /// What a beam through the tree keeps; nothing for other rankings.
 ///
-/// marks       (units, mark_words) a bit for each token, set for those of the beam
+/// marks       (units, mark_words) a bit for each token, set for those of the beams
 /// orders      (units, G, page_pitch) score_order of the logits of each page's best member that was seen, 0 for none
-/// ids, logits, scores   (units, pitch), (units, G, pitch), (units, pitch) of the tokens of one level; beam: (units, pitch) positions
+/// ids, logits, scores   (units, pitch), (units, G, pitch), (units, pitch) of the tokens of one level
 struct beam_arrays {
   unsigned* marks = nullptr;
   unsigned* orders = nullptr;
   std::int32_t* ids = nullptr;
   float* logits = nullptr;
   float* scores = nullptr;
-  std::int32_t* beam = nullptr;
   std::int64_t mark_words = 0, pitch = 0;
 
   beam_arrays() = default;
@@ -83,7 +82,6 @@ struct beam_arrays {
     ids = memory.take<std::int32_t>(units * pitch);
     logits = memory.take<float>(units * s.group * pitch);
     scores = memory.take<float>(units * pitch);
-    beam = memory.take<std::int32_t>(units * pitch);
   }
 };
 

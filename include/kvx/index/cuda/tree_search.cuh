@@ -22,7 +22,7 @@
 namespace kvx {
 
 /// Threads of a block that leads a beam; threads and tokens of one that looks at children; heads that either reads a key for.
-inline constexpr int beam_threads = 512, child_threads = 256, child_tokens = 2048, beam_heads = 4;
+inline constexpr int beam_threads = 256, child_threads = 256, child_tokens = 2048, beam_heads = 4;
 
 /// What both do for one unit. All threads call.
 template <int Threads, int Heads, class Call>
@@ -85,7 +85,7 @@ class tree_searcher {
   }
 };
 
-/// Goes down from the top to level 1, and marks the tokens of the last beam.
+/// Goes down from the top to level 1, and marks the tokens of each beam.
 template <int Threads, int Heads, class Call>
 class beam_leader : tree_searcher<Threads, Heads, Call> {
   using base = tree_searcher<Threads, Heads, Call>;
@@ -104,13 +104,11 @@ class beam_leader : tree_searcher<Threads, Heads, Call> {
   __device__ void lead() {
     clear();
     const std::int64_t breadth = call_.how.beam > 0 ? call_.how.beam : default_beam(zone_.count * P());
-    std::int64_t followed = 0;
     for (int level = most_dci_level; level > 0; --level) {
       const std::int64_t count = gather(level);
-      if (count == 0 && followed == 0) continue;
-      for (std::int64_t i = threadIdx.x; i < followed; i += Threads) atomicExch(&marks()[beam()[i] / 32], 0u);
+      if (count == 0) continue;
       this->look_at(ids(), count, [&](int g, std::int64_t i, float logit) { logits()[g * tree().pitch + i] = logit; });
-      followed = count > 0 ? choose(count, level == 1 ? breadth : upper_breadth * breadth) : 0;
+      choose(count, level == 1 ? breadth : upper_breadth * breadth);
     }
   }
 
@@ -119,7 +117,6 @@ class beam_leader : tree_searcher<Threads, Heads, Call> {
   __device__ std::int32_t* ids() const { return tree().ids + unit_ * tree().pitch; }
   __device__ float* logits() const { return tree().logits + unit_ * G() * tree().pitch; }
   __device__ float* scores() const { return tree().scores + unit_ * tree().pitch; }
-  __device__ std::int32_t* beam() const { return tree().beam + unit_ * tree().pitch; }
 
   __device__ void clear() const {
     for (std::int64_t i = threadIdx.x; i < ceil_div(this->end(), 32); i += Threads) marks()[i] = 0;
@@ -146,19 +143,14 @@ class beam_leader : tree_searcher<Threads, Heads, Call> {
     return count;
   }
 
-  /// The best of the tokens that were looked at are the beam, and marked. Returns how many.
-  __device__ std::int64_t choose(std::int64_t count, std::int64_t wanted) {
+  /// Marks the best of the tokens that were looked at. Those of the levels above may stay marked: they have no children one level down.
+  __device__ void choose(std::int64_t count, std::int64_t wanted) {
     const float* const resident = call_.resident != nullptr ? call_.resident + unit_ * G() : nullptr;
     block_group_scores(call_.how.rule, logits(), tree().pitch, G(), count, resident, nullptr, scores(), s_.group);
     __syncthreads();
-    const auto take = [&](std::int64_t i, std::int64_t t) {
-      const std::int32_t token = ids()[t];
-      beam()[i] = token;
-      atomicOr(&marks()[token / 32], 1u << token % 32);
-    };
-    const std::int64_t taken = block_top_k(scores(), count, wanted, s_.best, take).taken;
+    const auto take = [&](std::int64_t, std::int64_t t) { atomicOr(&marks()[ids()[t] / 32], 1u << ids()[t] % 32); };
+    block_top_k(scores(), count, wanted, s_.best, take);
     __syncthreads();
-    return taken;
   }
 
   scratch& s_;
