@@ -73,6 +73,8 @@ class sequence_saver {
     blocks_ = blocks_of(of.geometry, layout::shape, of.spec.codec, where);
     plan_rows(where);
     plan_sides(where);
+    const std::int64_t sections = std::ssize(sections_) + std::ssize(sides_) + (options.token_ids.empty() ? 0 : 1);
+    require_range("save: sections, which larger chunks make fewer,", sections, 0, most_sections, where);
   }
 
   /// All bytes; a status where the codec cannot make a section.

@@ -314,3 +314,21 @@ TEST_CASE("what does not fit is refused before anything changes") {
   const std::vector<std::int32_t> few(99);
   CHECK_THROWS_AS((void)x.a.save(x.exec, s, x.store, digest{}, {.token_ids = few}), usage_error);
 }
+
+TEST_CASE("more sections than a frame holds are refused, and what helps is said") {
+  const host exec = one_thread();
+  cache<host, spec<paged<bf16, page_shape{.tokens = 64, .key_dim = 1, .value_dim = 1}>>> c(
+      exec, {}, {.layers = 4096, .kv_heads = 1, .query_heads = 1, .max_tokens = 129});
+  const sequence s = c.open(exec);
+  feed(c, exec, s, tokens(1, 129));
+  memory_store store;
+  std::string text;
+  try {
+    (void)c.save(exec, s, store, digest{}, {.chunk = 1});
+  } catch (const usage_error& error) {
+    text = error.what();
+  }
+  CAPTURE(text);
+  CHECK(text.find("raw.cpp:") != std::string::npos);
+  CHECK(text.find("larger chunks") != std::string::npos);
+}
