@@ -65,7 +65,8 @@ class cache {
   cache& operator=(cache&& other) noexcept {  // as if it were destroyed: work that goes on beside the caller ends before its memory goes
     if (this == &other) return *this;
     std::destroy_at(this);
-    return *std::construct_at(this, std::move(other));
+    std::construct_at(this, std::move(other));
+    return *this;
   }
 
   /// Memory that a cache of this geometry will reserve.
@@ -228,7 +229,6 @@ class cache {
  private:
   using parts = cache_parts<Spec>;
   using memory = typename parts::memory;
-
   const memory& at(int layer, call_site where) const {
     require_range("layer", layer, 0, geometry().layers - 1, where);
     return parts_.layer(layer);
