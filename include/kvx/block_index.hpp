@@ -54,19 +54,19 @@ class block_index {
     if constexpr (any(Spec::others))
       encoder_.values = make_value_encoder<E, Spec::others.value_bits>(layout::shape.value_dim, Spec::sketch.seed);
     require_range("index.reuse.layers", of.spec.index.reuse.layers, 1, 4096, where);
-    require_range("index.reuse.steps", of.spec.index.reuse.steps, 1, kept_pages::tokens, where);
+    require_range("index.reuse.steps", of.spec.index.reuse.steps, 1, most_keeping_tokens, where);
     for (int l = 0; l < of.geometry.layers; ++l) {
       if (of.geometry.kind(l).sees == layer_kind::attention::retrieve) layers_.push_back(l);
     }
     lists_ = tree_lists(of.book->slots().size(), static_cast<int>(layers_.size()), of.geometry.kv_heads);
-    kept_ = kept_pages(of.book->slots().size(), static_cast<int>(layers_.size()), of.geometry.kv_heads);
+    kept_ = kept_pages(of.spec.index.reuse, of.book->slots().size(), static_cast<int>(layers_.size()), of.geometry.kv_heads);
   }
 
   const tree_lists& lists() const { return lists_; }
   const block_code_writer<E>& encoder() const { return encoder_; }
 
   /// Null where every token of every layer searches.
-  kept_pages* kept(const parts& of) { return reuses(of) ? &kept_ : nullptr; }
+  kept_pages* kept(const parts& of) { return of.spec.index.reuse.any() ? &kept_ : nullptr; }
 
   /// A sequence keeps its first `tokens` tokens alone.
   void cut(std::uint32_t slot, std::int64_t tokens) noexcept {
@@ -91,7 +91,7 @@ class block_index {
   /// Lists hold all committed blocks of the batch, and nothing is kept of positions that are not committed.
   void follow(const parts& of, const step_plan& step) {
     for (const reservation::part& p : step.reserved.parts) {
-      if (reuses(of)) kept_.begin(p.slot, p.length);
+      if (of.spec.index.reuse.any()) kept_.begin(p.slot, p.length);
     }
     if constexpr (keeps_links(shape)) {
       const int group = of.retrieving_group();
@@ -149,8 +149,6 @@ class block_index {
   }
 
  private:
-  static bool reuses(const parts& of) { return of.spec.index.reuse.layers > 1 || of.spec.index.reuse.steps > 1; }
-
   block_code_writer<E> encoder_;
   std::vector<int> layers_;  // that retrieve
   tree_lists lists_;

@@ -78,8 +78,8 @@ class on_device {
     device_page_layer<float> layer{
         rows_.view(),  side_[column_members], side_[column_member_means], {}, codes_of(side_), case_type::sketch, case_type::cut,
         batch_.view(), batch_.view(),         page_values_of(side_)};
-    const auto shape = page_search_of(case_type::shape, {}, Page, case_type::cut, static_cast<int>(Q / group_), Q, N, batch_.view().longest,
-                                      o, true, tiers_used(tiers_of<Reranker>(), o.others), whole_below);
+    const auto shape = page_search_of(case_type::shape, {}, false, Page, case_type::cut, static_cast<int>(Q / group_), Q, N,
+                                      batch_.view().longest, o, true, tiers_used(tiers_of<Reranker>(), o.others), whole_below);
     const device exec{.stream = stream_.get()};
     const attend_memory needed = attend_pages_scratch(exec, layer.rows, shape, true);
     const device_array<std::byte> scratch(static_cast<std::size_t>(needed.bytes));
@@ -87,10 +87,10 @@ class on_device {
     const device_array<float> q(case_.q), out(static_cast<std::size_t>(N * Q * Page.value_dim)), lse(static_cast<std::size_t>(N * Q));
     retrieved r;
     for (int run = 0; run < (o.keep == 10 ? 2 : 1); ++run) {  // the second finds what the first has left
-      attend_pages<Page, float, float>(exec, layer, policy, shape,
-                                       tensor_view<const float, 3>(static_cast<const float*>(q.data()), N, Q, Page.key_dim),
-                                       tensor_view<float, 3>(out.data(), N, Q, Page.value_dim), tensor_view<float, 2>(lse.data(), N, Q),
-                                       {scratch.data(), scratch.size()}, {counters.data(), counters.size()});
+      attend_pages<Page, false, float, float>(
+          exec, layer, policy, shape, tensor_view<const float, 3>(static_cast<const float*>(q.data()), N, Q, Page.key_dim),
+          tensor_view<float, 3>(out.data(), N, Q, Page.value_dim), tensor_view<float, 2>(lse.data(), N, Q),
+          {scratch.data(), scratch.size()}, {counters.data(), counters.size()});
       stream_.wait();
       for (const unsigned n : counters.read()) CHECK(n == 0);
       const retrieved now{out.read(), lse.read()};

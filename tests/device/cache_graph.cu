@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -70,6 +71,7 @@ struct step_memory {
 
 template <class Spec>
 struct decoder {
+  Spec of;
   test_stream stream;
   device exec{.stream = stream.get()};
   geometry g{.layers = layers,
@@ -80,8 +82,10 @@ struct decoder {
              .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::window(40, 3), layer_kind::retrieve()},
              .near_tokens = offloads<typename Spec::layout_type>() ? 180 : 0,
              .hot_rows = packs_blocks<typename Spec::index_type> ? 64 : 14};
-  cache<device, Spec> c{exec, {}, g};
+  cache<device, Spec> c{exec, of, g};
   sequence a = c.open(exec), b = c.open(exec);
+
+  explicit decoder(const Spec& s = {}) : of(s) {}
 
   void launch(step& s, const step_memory& m, const attend_options& how) {
     for (int l = 0; l < layers; ++l) {
@@ -131,9 +135,12 @@ struct graph {
 
 /// The same tokens go through two caches: one is called step by step, of the other one step is captured and replayed.
 template <class Spec, class Replayed = Spec>
-void replay(const attend_options& how, float tolerance, std::int64_t rounds) {
-  decoder<Spec> direct;
-  decoder<Replayed> replayed;
+void replay(const attend_options& how, float tolerance, std::int64_t rounds, const Spec& of = {}) {
+  decoder<Spec> direct{of};
+  decoder<Replayed> replayed{[&] {
+    if constexpr (std::is_same_v<Spec, Replayed>) return of;
+    return Replayed{};
+  }()};
   const std::vector<token> first = [] {
     std::vector<token> ids;
     for (token i = 0; i < 130; ++i) ids.push_back(i + 1);
@@ -207,6 +214,12 @@ TEST_CASE("a replayed step that chooses rows in host memory gives the bits of ca
 
 TEST_CASE("a replayed step gives the bits of the same calls, with semantic pages, and learns as they do") {
   replay<small_ice>({.keep = 32, .path = attend_options::route::retrieve}, 0, 32);
+}
+
+TEST_CASE("a replayed step takes the pages that other layers and steps have found, where the same calls do") {
+  small_ice again;
+  again.index.reuse = {.layers = 2, .steps = 3};
+  replay<small_ice>({.keep = 32, .path = attend_options::route::retrieve}, 0, 26, again);
 }
 
 TEST_CASE("a replayed step that finds semantic pages in host memory gives the bits of calls with all rows near") {

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,6 +27,12 @@ using by_coded_means = spec<paged<float, page_shape{.tokens = 2, .key_dim = 24, 
 using by_mean_key = ice<bf16, 40, 136, dci_shape{.block = 16, .by = dci_shape::metric::keys, .rank = dci_shape::ranking::mean_key}>;
 
 using by_codes = ice<float, 24, 16, dci_shape{.block = 32}, rsq_ip<4>>;
+using by_member_codes =
+    ice<bf16, 24, 16, dci_shape{.block = 16, .pack = dci_shape::packing::positional, .rank = dci_shape::ranking::coded_member}>;
+using by_codes_of_both =
+    ice<float, 40, 8, dci_shape{.block = 32, .by = dci_shape::metric::keys, .rank = dci_shape::ranking::coded_member}, rsq_ip<8>>;
+using by_blocks =
+    ice<float, 20, 8, dci_shape{.block = 32, .pack = dci_shape::packing::greedy, .rank = dci_shape::ranking::two_level_means}>;
 using by_logits = ice<kvx::half, 40, 8, dci_shape{.block = 32, .by = dci_shape::metric::keys}, exact>;
 
 using by_tree = ice<bf16, 24, 16,
@@ -55,11 +62,13 @@ std::vector<std::byte> energies_of_sequence(const Cache& c, sequence s) {
 }
 
 template <class Spec>
-void decode(int steps, std::uint64_t seed, const attend_options& how) {
-  twins<Spec> t(seed);
+void decode(int steps, std::uint64_t seed, const attend_options& how, const Spec& of = {}) {
+  twins<Spec> t(seed, of);
+  std::int64_t retrieved = 0;
   for (int i = 0; i < steps; ++i) {
     CAPTURE(i);
     t.step_once(how);
+    retrieved = std::max(retrieved, t.a.stats().retrieval_tokens);
     if (i % 20 != 19) continue;
     t.check_all();
     if constexpr (learns_metric(Spec::index_type::shape)) {
@@ -68,7 +77,7 @@ void decode(int steps, std::uint64_t seed, const attend_options& how) {
   }
   CHECK(t.compared > 100 * steps);
   CHECK(t.apart == 0);
-  CHECK(t.a.stats().retrieval_tokens > 0);
+  CHECK(retrieved > 0);
 }
 
 }  // namespace
@@ -88,6 +97,39 @@ TEST_CASE("the same by their keys") { decode<by_logits>(40, 26, {.keep = 5, .pat
 
 TEST_CASE("pages by their best members, which a beam through the tree comes to; cells of the tree cut along a line") {
   decode<by_tree>(60, 27, {.keep = 16, .pages = {.beam = 3}, .path = route::retrieve});
+  by_tree in_turns;  // as the paper has them
+  in_turns.index.interleave = true;
+  in_turns.index.reuse.layers = 2;
+  decode(40, 27, {.keep = 16, .pages = {.beam = 3}, .path = route::retrieve}, in_turns);
+}
+
+TEST_CASE("pages by the codes of all members, as they come; the best tokens of such pages") {
+  decode<by_member_codes>(40, 27, {.keep = 16, .path = route::retrieve});
+  decode<by_codes_of_both>(40, 28, {.keep = 12, .pages = {.pages = 3}, .path = route::retrieve});
+}
+TEST_CASE("blocks by their means, then their pages, of nearest tokens") {
+  decode<by_blocks>(40, 29, {.keep = 16, .path = route::retrieve});
+}
+TEST_CASE("heads that take turns, behind members and behind codes") {
+  by_means members;
+  members.index.interleave = true;
+  decode(40, 23, {.keep = 24, .path = route::retrieve}, members);
+  by_member_codes codes;
+  codes.index.interleave = true;
+  decode(40, 27, {.keep = 24, .path = route::retrieve}, codes);
+}
+TEST_CASE("layers and steps take the pages that the first of them has found, through forks, cuts and dropped steps") {
+  for (const page_reuse reuse : {page_reuse{.layers = 2}, page_reuse{.steps = 3}, page_reuse{.layers = 2, .steps = 5}}) {
+    CAPTURE(reuse.layers);
+    CAPTURE(reuse.steps);
+    by_means again;
+    again.index.reuse = reuse;
+    decode(60, 32, {.keep = 24, .path = route::retrieve}, again);
+  }
+  by_member_codes codes;
+  codes.index.reuse = {.layers = 2, .steps = 2};
+  codes.index.interleave = true;
+  decode(40, 27, {.keep = 16, .path = route::retrieve}, codes);
 }
 
 TEST_CASE("long and short sequences and prompts in one step take their own ways") {
@@ -105,11 +147,11 @@ TEST_CASE("what a device does not do with semantic pages is refused, and the cac
   const test::test_stream stream;
   const device exec{.stream = stream.get()};
   const geometry g{.layers = 1, .kv_heads = 1, .query_heads = 2, .max_tokens = 64, .kinds = {layer_kind::retrieve()}};
-  by_means in_turns, reused;
-  in_turns.index.interleave = true;
-  reused.index.reuse.steps = 2;
-  CHECK_THROWS_AS((cache<device, by_means>(exec, in_turns, g)), usage_error);
-  CHECK_THROWS_AS((cache<device, by_means>(exec, reused, g)), usage_error);
+  for (const page_reuse reuse : {page_reuse{.layers = 0}, page_reuse{.steps = 33}}) {
+    by_means again;
+    again.index.reuse = reuse;
+    CHECK_THROWS_AS((cache<device, by_means>(exec, again, g)), usage_error);
+  }
   test::cache_on_host<by_means> c(exec, {}, g);
   const sequence s = c.open(exec);
   step one = c.begin(exec, {{s, 1}});

@@ -31,7 +31,9 @@ struct twins : paired_caches<host, cache<host, Spec>, device, cache_on_host<Spec
   const host& on_host = both::on_a;
   const device& on_device = both::on_b;
 
-  explicit twins(std::uint64_t seed) : both(seed, geometry_of_twins<Spec>(), geometry_of_twins<Spec>(), {}) { both::within = 3e-4f; }
+  explicit twins(std::uint64_t seed, const Spec& of = {}) : both(seed, geometry_of_twins<Spec>(), geometry_of_twins<Spec>(), {}, of) {
+    both::within = 3e-4f;
+  }
 
   void check_all() {
     for (const auto& p : both::open) CHECK(snapshot(both::a, p.a) == snapshot(both::b, p.b));

@@ -40,6 +40,7 @@ struct search_case {
   std::int64_t new_tokens = 1;
   page_options options{.keep = 40};
   group_rule rule = {};
+  bool interleave = false;
   std::int64_t whole_below = 0;
   bool residents = true;
   unsigned seed = 1;
@@ -91,8 +92,8 @@ class search_world {
     const device_array<float> queries(queries_), resident(resident_);
     page_search_call<bf16, page_budget> call;
     static_cast<page_search_shape<page_budget>&>(call) =
-        page_search_of(c_.shape, c_.rule, {c_.page_tokens, c_.dim, 4}, cut(), c_.heads, c_.heads * c_.group, tokens_, batch.view().longest,
-                       c_.options, false, {.coded = false, .tail = false}, c_.whole_below);
+        page_search_of(c_.shape, c_.rule, c_.interleave, {c_.page_tokens, c_.dim, 4}, cut(), c_.heads, c_.heads * c_.group, tokens_,
+                       batch.view().longest, c_.options, false, {.coded = false, .tail = false}, c_.whole_below);
     call.by_page = true;
     call.rows = rows.view();
     call.members = arrays_[column_members];
@@ -190,8 +191,11 @@ class search_world {
     std::iota(result.begin(), result.end(), static_cast<std::int32_t>(z.begin / c_.page_tokens));
     const dci_head<bf16> of = head_of(static_cast<std::size_t>(unit / c_.heads / c_.new_tokens), unit % c_.heads);
     if (wanted < pages && wanted > 0) {
-      const page_search how{
-          .pages = static_cast<int>(wanted), .beam = c_.options.pages.beam, .probes = c_.options.pages.probes, .rule = c_.rule};
+      const page_search how{.pages = static_cast<int>(wanted),
+                            .beam = c_.options.pages.beam,
+                            .probes = c_.options.pages.probes,
+                            .rule = c_.rule,
+                            .interleave = c_.interleave};
       const page_query asked{tensor_view<const float, 2>(queries_.data() + unit * c_.group * c_.dim, c_.group, c_.dim),
                              c_.residents ? resident_.data() + unit * c_.group : nullptr, scale, z.begin, z.end};
       scratch_.resize(static_cast<std::size_t>(search_pages_bytes({c_.page_tokens, c_.dim, 4}, c_.group, z.end, how)) + 64);
@@ -250,6 +254,27 @@ TEST_CASE("so many pages whatever is kept, so many looked at, by means alone, wh
   search_world({.shape = {.block = 64}, .page_tokens = 16, .dim = 9, .sink = 0, .options = {.keep = 64}}).check();
 }
 
+TEST_CASE("heads take turns, each page at its first, by every ranking; two levels of means") {
+  for (const ranking rank : {ranking::mean_then_member, ranking::mean_key, ranking::two_level_means}) {
+    for (const int group : {1, 5}) {
+      CAPTURE(static_cast<int>(rank));
+      CAPTURE(group);
+      search_world({.shape = {.block = 32, .rank = rank}, .group = group, .interleave = true}).check();
+    }
+  }
+  search_world({.group = 9, .options = {.keep = 200, .pages = {.probes = 7}}, .interleave = true}).check();
+  for (const std::int64_t keep : {8, 200, 600}) {
+    for (const int probes : {0, 1, 9}) {
+      CAPTURE(keep);
+      CAPTURE(probes);
+      const page_options options{.keep = keep, .pages = {.probes = probes}};
+      search_world({.shape = {.block = 64, .rank = ranking::two_level_means}, .heads = 2, .options = options}).check();
+    }
+  }
+  search_world({.shape = {.block = 64, .rank = ranking::two_level_means}, .page_tokens = 16, .dim = 9, .sink = 0, .options = {.keep = 64}})
+      .check();
+}
+
 TEST_CASE("more pages are looked at where the next promises much, in long zones") {
   for (const unsigned seed : {3u, 4u}) {
     search_world w({.group = 2, .lengths = {2400}, .options = {.keep = 24}, .seed = seed});
@@ -300,11 +325,13 @@ TEST_CASE("misuse is refused") {
   call.group = 129;
   CHECK_THROWS_AS(search_pages(device{}, call), usage_error);
   call.group = 1;
-  call.how.interleave = true;
-  CHECK_THROWS_AS(search_pages(device{}, call), usage_error);
-  call.how.interleave = false;
-  for (const ranking rank : {ranking::coded_member, ranking::best_member}) {  // of which the second has no links
+  for (const ranking rank : {ranking::coded_member, ranking::best_member}) {
     call.index.rank = rank;
     CHECK_THROWS_AS(search_pages(device{}, call), usage_error);
   }
+  call.index.rank = ranking::mean_key;
+  call.how.interleave = true;
+  call.group = 128;
+  call.to.found_pitch = 1 << 28;
+  CHECK_THROWS_AS(search_pages(device{}, call), usage_error);
 }

@@ -51,8 +51,10 @@ struct paired_caches {
   std::int64_t compared = 0, apart = 0, refused = 0;
   float within = 0;  ///< outputs that differ by less are the same; 0: bits
 
-  paired_caches(std::uint64_t seed, const geometry& of_a, const geometry& of_b, const drawn_operations& what)
-      : a(on_a, {}, of_a), b(on_b, {}, of_b), drawn(what), random(seed) {}
+  /// policies    of both, where they are not the defaults
+  template <class... Policies>
+  paired_caches(std::uint64_t seed, const geometry& of_a, const geometry& of_b, const drawn_operations& what, const Policies&... policies)
+      : a(on_a, {policies...}, of_a), b(on_b, {policies...}, of_b), drawn(what), random(seed) {}
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); }
 
   /// Outputs and log-sum-exps agree.

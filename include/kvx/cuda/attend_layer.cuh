@@ -13,6 +13,7 @@
 #include <kvx/cuda/attend_pages_run.cuh>
 #include <kvx/cuda/device_scratch.cuh>
 #include <kvx/cuda/step_descriptor.cuh>
+#include <kvx/index/cuda/kept_pages.cuh>
 #include <kvx/layout/batch_item.hpp>
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/hot_rows.hpp>
@@ -149,11 +150,12 @@ void observe_layer(const device& exec, const cache_parts<Spec>& of, const device
 ///
 /// replays     the launches are recorded, and planned for what lengths may become
 /// offload     row_offload, or rows_stay
+/// kept        selections of pages that are used again
 /// shapes      q (N, Q, D)   out (N, Q, Dv)   options.lse (N, Q) or null; scratch that holds attend_layer_scratch
 template <class Spec, class T, class Offload>
-void attend_layer(const device& exec, const cache_parts<Spec>& of, const Offload& offload, const step_plan& plan, const device_step& step,
-                  int layer, tensor_view<const T, 3> q, tensor_view<T, 3> out, const attend_options& options, bool replays,
-                  const attend_scratch& scratch, call_site where) {
+void attend_layer(const device& exec, const cache_parts<Spec>& of, const Offload& offload, const kept_page_arrays& kept,
+                  const step_plan& plan, const device_step& step, int layer, tensor_view<const T, 3> q, tensor_view<T, 3> out,
+                  const attend_options& options, bool replays, const attend_scratch& scratch, call_site where) {
   using E = typename Spec::layout_type::element_type;
   const auto& place = of.layer(layer);
   const layer_kind kind = of.geometry.kind(layer);
@@ -189,7 +191,8 @@ void attend_layer(const device& exec, const cache_parts<Spec>& of, const Offload
           }
         }();
         if constexpr (device_packs<Spec>) {
-          attend_pages_run<Spec, T>(exec, of, layer, batch, step.row_run(run, replays), far, learns && !routes.dense, step.promoted,
+          const kept_pages_of_layer used{kept, at.slots + run.entry, place.ordinal};
+          attend_pages_run<Spec, T>(exec, of, layer, batch, step.row_run(run, replays), far, used, learns && !routes.dense, step.promoted,
                                     rows(q), rows(out), sums, options, whole_below, scratch.bytes.span(), scratch.counter_span(), where);
         } else {
           device_retrieve_layer<E> from{place.rows,  key_columns_of(place.side), Spec::sketch,

@@ -9,6 +9,7 @@
 #include <kvx/core/check.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/block_columns.hpp>
+#include <kvx/index/cuda/kept_pages.cuh>
 #include <kvx/index/cuda/pack_block.cuh>
 #include <kvx/index/dci_tree.hpp>
 #include <kvx/index/promoted_tokens.hpp>
@@ -33,9 +34,6 @@ constexpr bool device_packs = [] {
   if constexpr (packs_blocks<index>) {
     constexpr dci_shape shape = index::shape;
     static_assert(lines_of(shape) == 0, "semantic pages on a device: there are no composite indices");
-    static_assert(shape.rank == dci_shape::ranking::mean_then_member || shape.rank == dci_shape::ranking::mean_key ||
-                      shape.rank == dci_shape::ranking::best_member,
-                  "semantic pages on a device: they are ranked by mean_then_member, mean_key or best_member");
     static_assert(!keeps_links(shape) || !offloads<typename Spec::layout_type>(),
                   "semantic pages on a device: a tree compares a new block with keys of all others, which may be far");
     static_assert(!any(Spec::others) || shape.rank != dci_shape::ranking::best_member,
@@ -56,32 +54,26 @@ constexpr bool device_learns = [] {
   return false;
 }();
 
-/// Refuses what a device does not do with semantic pages.
-template <class Spec>
-void require_device_pages(const Spec& spec, call_site where) {
-  require(!spec.index.interleave, "index.interleave: on a device the heads of a group rank pages together", where);
-  require(spec.index.reuse.layers == 1 && spec.index.reuse.steps == 1, "index.reuse: on a device every token of every layer searches",
-          where);
-}
-
 /// The search of a run of so many new tokens.
 template <class Spec>
 page_search_shape<page_budget> pages_of_run(const cache_parts<Spec>& of, std::int64_t tokens, std::int64_t longest,
                                             const attend_options& options, std::int64_t whole_below) {
-  return page_search_of(Spec::index_type::shape, of.spec.index.rule, Spec::layout_type::shape, Spec::zones, of.geometry.kv_heads,
-                        of.geometry.query_heads, tokens, longest, {options.keep, options.pages, options.scale, options.soft_cap},
-                        device_ranks<Spec>, tiers_used(Spec::others, options.others), whole_below);
+  return page_search_of(Spec::index_type::shape, of.spec.index.rule, of.spec.index.interleave, Spec::layout_type::shape, Spec::zones,
+                        of.geometry.kv_heads, of.geometry.query_heads, tokens, longest,
+                        {options.keep, options.pages, options.scale, options.soft_cap}, device_ranks<Spec>,
+                        tiers_used(Spec::others, options.others), whole_below);
 }
 
 /// shapes      q, out, lse: the rows of the run
 /// batch       of columns; rows_of: the same under the frames of rows; far: where these lie that are not near
+/// kept        selections of this layer that are used again
 /// promoted    tokens of the tree, where one is kept
 /// learns      queries of the positions that are learned from are written down
 template <class Spec, class T, class Far>
 void attend_pages_run(const device& exec, const cache_parts<Spec>& of, int layer, const device_batch& batch, const device_batch& rows_of,
-                      const Far& far, bool learns, const promoted_tokens& promoted, tensor_view<const T, 3> q, tensor_view<T, 3> out,
-                      tensor_view<float, 2> lse, const attend_options& options, std::int64_t whole_below, std::span<std::byte> scratch,
-                      std::span<unsigned> counters, call_site where) {
+                      const Far& far, const kept_pages_of_layer& kept, bool learns, const promoted_tokens& promoted,
+                      tensor_view<const T, 3> q, tensor_view<T, 3> out, tensor_view<float, 2> lse, const attend_options& options,
+                      std::int64_t whole_below, std::span<std::byte> scratch, std::span<unsigned> counters, call_site where) {
   using E = typename Spec::layout_type::element_type;
   constexpr page_shape page = Spec::layout_type::shape;
   const auto& place = of.layer(layer);
@@ -94,8 +86,10 @@ void attend_pages_run(const device& exec, const cache_parts<Spec>& of, int layer
   if constexpr (device_learns<Spec>) {
     if (learns) from.energies = energies_of(place.side, page);
   }
-  attend_pages<page, E, T>(exec, from, of.spec.reranker, pages_of_run(of, batch.tokens, batch.longest, options, whole_below), q, out, lse,
-                           scratch, counters, far, where);
+  from.kept = kept;
+  constexpr bool by_codes = Spec::index_type::shape.rank == dci_shape::ranking::coded_member;
+  attend_pages<page, by_codes, E, T>(exec, from, of.spec.reranker, pages_of_run(of, batch.tokens, batch.longest, options, whole_below), q,
+                                     out, lse, scratch, counters, far, where);
 }
 
 }  // namespace kvx

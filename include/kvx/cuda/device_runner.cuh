@@ -16,6 +16,7 @@
 #include <kvx/cuda/copy_pages.cuh>
 #include <kvx/cuda/device_scratch.cuh>
 #include <kvx/cuda/encode_step.cuh>
+#include <kvx/cuda/kept_selections.cuh>
 #include <kvx/cuda/learned_balance.cuh>
 #include <kvx/cuda/page_tables.cuh>
 #include <kvx/cuda/row_offload.cuh>
@@ -69,9 +70,11 @@ class device_runner {
         offload_(exec, of, where),
         encoder_(exec, of.geometry.layers, parts::columns.size() > 0) {
     if constexpr (device_packs<Spec>) {
-      require_device_pages(of.spec, where);
       if constexpr (keeps_links(Spec::index_type::shape))
         promoted_ = promoted_on_device(exec, Spec::index_type::shape, longest_sequence(of), where);
+      int layers = 0;  // whose memory is still to come
+      for (int l = 0; l < of.geometry.layers; ++l) layers += of.geometry.kind(l).sees == layer_kind::attention::retrieve ? 1 : 0;
+      kept_ = kept_selections(exec, of.spec.index.reuse, std::ssize(of.book->slots()), layers, of.geometry.kv_heads, where);
     }
   }
   device_runner(device_runner&&) = default;
@@ -104,6 +107,7 @@ class device_runner {
     upload(exec, of, step, *now, where);
     copy(exec, of, step.reserved.copies);
     if constexpr (device_learns<Spec>) forget_queries(exec, of, *now);
+    kept_.begin(exec, now->descriptor->at.slots, now->batch(of.retrieving_group(), false));
     step.of_backend = now;
   }
 
@@ -131,7 +135,7 @@ class device_runner {
     }
     if (place.retrieves) encoder_.hold(exec, place.ordinal, replays);
     if (place.retrieves) mark_seen(step, place.ordinal);
-    attend_layer<Spec, T>(exec, of, offload_, step, now, layer, q, out, options, replays, scratch_, where);
+    attend_layer<Spec, T>(exec, of, offload_, kept_.arrays(), step, now, layer, q, out, options, replays, scratch_, where);
   }
 
   template <class T>
@@ -207,7 +211,10 @@ class device_runner {
   /// Rows stay where they are between calls.
   struct nothing_held {};
   nothing_held hold(const parts&, std::uint32_t, call_site) const { return {}; }
-  void cut(const device& exec, std::uint32_t, std::int64_t) { release(exec); }
+  void cut(const device& exec, std::uint32_t slot, std::int64_t tokens) {
+    release(exec);
+    kept_.cut(exec, slot, tokens);
+  }
 
   void count(const parts& of, cache_stats& to) const {
     if constexpr (spills) offload_.count(of, to);
@@ -328,6 +335,7 @@ class device_runner {
       add(at.entry_of, image.entry_of);
       add(at.run_entry_of, image.run_entry_of);
       add(at.balances, step.balances);
+      if (kept_.arrays().data != nullptr) add(at.slots, image.slots);
       if (of.balances.on() && (now.learns || now.replayable)) {
         image.fill_samples(step);
         add(at.samples, image.samples);
@@ -350,6 +358,7 @@ class device_runner {
   std::conditional_t<spills, row_offload<Spec>, rows_stay> offload_;
   promoted_on_device promoted_;
   step_encoder encoder_;
+  kept_selections kept_;
   bool captured_ = false;  // graphs may name the scratch
   mutable std::shared_ptr<void> stored_;
 };

@@ -32,6 +32,7 @@ namespace kvx {
 /// entry_of    (tokens); run_entry_of (tokens) counts from the first entry of the run
 /// balances    (entries) diagonals of all layers, null for none
 /// samples     (tokens) energies of all layers that the query of a token is to fill, null for none
+/// slots       (entries) of the sequences
 struct step_addresses {
   batch_item* items = nullptr;
   batch_item* prompts = nullptr;
@@ -41,6 +42,7 @@ struct step_addresses {
   std::int32_t* run_entry_of = nullptr;
   const float** balances = nullptr;
   bf16** samples = nullptr;
+  std::int32_t* slots = nullptr;
 
   step_addresses() = default;
   step_addresses(scratch_parts& s, std::int64_t groups, std::int64_t entries, std::int64_t tokens)
@@ -51,7 +53,8 @@ struct step_addresses {
         entry_of(s.take<std::int32_t>(tokens)),
         run_entry_of(s.take<std::int32_t>(tokens)),
         balances(s.take<const float*>(entries)),
-        samples(s.take<bf16*>(tokens)) {}
+        samples(s.take<bf16*>(tokens)),
+        slots(s.take<std::int32_t>(entries)) {}
 };
 
 /// A descriptor: steps that are open side by side have one each, the first that is free. So with one step open at a time, it is always
@@ -138,6 +141,7 @@ struct step_image {
   std::vector<std::int32_t> entry_of;       // (tokens)
   std::vector<std::int32_t> run_entry_of;   // (tokens)
   std::vector<bf16*> samples;               // (tokens)
+  std::vector<std::int32_t> slots;          // (entries)
 
   /// `items` are there; the rest follows from the plan. `columns`, `rows`: the groups of items of layers that retrieve.
   void fill(const step_plan& plan, std::span<const retrieve_run> of, std::size_t columns, std::size_t rows) {
@@ -149,6 +153,7 @@ struct step_image {
     runs = of_group(columns);
     prompts = of_group(rows);
     if (rows != columns) row_runs = prompts;
+    for (const reservation::part& p : plan.reserved.parts) slots.push_back(static_cast<std::int32_t>(p.slot));
     entry_of.resize(tokens);
     run_entry_of.resize(tokens);
     for (const retrieve_run& r : of) {

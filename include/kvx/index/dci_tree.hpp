@@ -7,6 +7,7 @@
 #include <kvx/index/full_scan.hpp>
 #include <kvx/index/group_rule.hpp>
 #include <kvx/index/page_codes.hpp>
+#include <kvx/index/page_reuse.hpp>
 #include <kvx/index/projections.hpp>
 #include <kvx/layout/columns.hpp>
 #include <kvx/layout/page_shape.hpp>
@@ -97,7 +98,7 @@ KVX_HD constexpr bool keeps_block_means(const dci_shape& s) { return s.rank == d
 /// its j-th page in time order; all are a pure function of the rows of the sequence up to the end of the block, and of the query metric.
 ///
 /// members     see packed_page
-/// means       [D] bf16: the mean of the page's members; two_level_means: [2][D], and in the first page of a block the mean of the block
+/// means       [D] bf16: the mean of the page's members; two_level_means: [2][D], behind it that of the block in its first page, else zeros
 /// links       [P] int32, slots in time order: the position of each token's parent, no_parent, or not_in_tree
 /// places      [P][lines] float, slots in time order: where each token of the tree stands, NaN for the others
 /// codes       see page_code_lines
@@ -155,16 +156,6 @@ constexpr std::array<column, dci_column_count> dci_columns(const dci_shape& s, p
   return result;
 }
 static_assert(dci_columns({}, {16, 128, 128})[column_members].pitch() == 64 && dci_columns({}, {16, 128, 128})[column_links].pitch() == 0);
-
-/// Whose pages a token attends to.
-///
-/// layers      of so many retrieving layers the first one searches, and the others take its pages
-/// steps       of so many positions, at most 32, the first one searches, and those behind it take its pages
-/// source      IceCache (arXiv 2604.10539) section 3: layers 3. Here both cost quality: docs/icecache.md
-struct page_reuse {
-  int layers = 1;
-  int steps = 1;
-};
 
 /// The policy.
 ///

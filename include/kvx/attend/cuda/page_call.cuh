@@ -8,6 +8,7 @@
 #include <kvx/backend/device.cuh>
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/scratch_parts.hpp>
+#include <kvx/index/cuda/kept_pages.cuh>
 #include <kvx/index/cuda/page_arrays.cuh>
 #include <kvx/index/dci_tree.hpp>
 #include <kvx/index/group_rule.hpp>
@@ -32,9 +33,10 @@ namespace kvx {
 /// batch       items under the ids of pages and of their columns
 /// rows_of     the same under the frames of their rows, see page_frames; where rows do not move, as batch
 /// energies    where queries that are learned from go; null data for nowhere
-/// codes       of the keys, read by a reranker that says so
+/// codes       of the keys, read by a reranker or a ranking of pages that says so
 /// values      columns of the values, where the reranker has tiers
 /// links, promoted   where a tree is searched
+/// kept        selections that are used again
 template <class E>
 struct device_page_layer {
   row_view<const E> rows;
@@ -49,6 +51,7 @@ struct device_page_layer {
   value_columns values = {};
   column_array links = {};
   promoted_tokens promoted = {};
+  kept_pages_of_layer kept = {};
 };
 
 /// What a unit may spend: see wanted_pages.
@@ -103,11 +106,12 @@ struct page_call_arrays : unit_arrays {
 /// What attention over semantic pages is planned for.
 ///
 /// ranks           a reranker keeps the best tokens of the pages found; others: tiers that take part beside these
+/// interleave      the heads of a group take turns
 /// whole_below     sequences that hold fewer committed tokens than this keep their whole zone
-inline page_search_shape<page_budget> page_search_of(const dci_shape& index, group_rule rule, page_shape page, const zones& cut, int heads,
-                                                     std::int64_t query_heads, std::int64_t tokens, std::int64_t longest,
-                                                     const page_options& options, bool ranks, const tier_options& others,
-                                                     std::int64_t whole_below) {
+inline page_search_shape<page_budget> page_search_of(const dci_shape& index, group_rule rule, bool interleave, page_shape page,
+                                                     const zones& cut, int heads, std::int64_t query_heads, std::int64_t tokens,
+                                                     std::int64_t longest, const page_options& options, bool ranks,
+                                                     const tier_options& others, std::int64_t whole_below) {
   page_search_shape<page_budget> s;
   s.index = index;
   s.page_tokens = page.tokens;
@@ -122,6 +126,7 @@ inline page_search_shape<page_budget> page_search_of(const dci_shape& index, gro
   s.how.nearest = options.pages.nearest;
   s.how.probes = options.pages.probes;
   s.how.rule = rule;
+  s.how.interleave = interleave;
   s.whole_below = whole_below;
   return s;
 }

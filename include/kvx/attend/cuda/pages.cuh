@@ -25,6 +25,7 @@
 #include <kvx/layout/hot_rows.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/row_ids.hpp>
+#include <kvx/rerank/cuda/coded_pages.cuh>
 #include <kvx/rerank/cuda/exact.cuh>
 #include <kvx/rerank/cuda/page_terms.cuh>
 #include <kvx/rerank/cuda/rsq_ip.cuh>
@@ -43,9 +44,11 @@ namespace kvx {
 
 /// Attention of the new tokens of a batch over the sinks, the recent tokens and the members of the pages found for each KV head.
 ///
-/// what        launches: residents (queries, attention to them); means; pages, and their members; attention to these, whose last block of a
-///             unit merges and finishes. Before that a reranker keeps the best of the members: one launch more, codes with a centre two;
-///             tiers two more: what is left of the pages' means, and attention to those and to coded members
+/// what        launches: residents (queries, attention to them); means, or where pages are ranked by coded_member (FindsByCodes) codes,
+///             and the dots of their page means if they have a centre; pages, and their members; attention to these, whose last block of a
+///             unit merges and finishes. Where positions take pages from others, the look and the pages twice. Before attention a reranker
+///             keeps the best of the members: one launch more, codes with a centre two; tiers two more: what is left of the pages' means,
+///             and attention to those and to coded members
 /// shapes      q (N, Q, D), out (N, Q, Dv), lse (N, Q) or a null view, N = layer.batch.tokens; scratch and counters of attend_pages_scratch
 ///             for `shape`
 ///             far: where pages may lie far, offloaded_pages, whose slots take pages of which rows were chosen as a whole, or
@@ -55,7 +58,7 @@ namespace kvx {
 ///             worth. The same bits on every run and launch
 /// errors      usage_error for shapes that do not fit; lengths and page tables are read on the device, and not checked
 /// source      IceCache (arXiv 2604.10539) sections 3 and 4
-template <page_shape Page, element E, element T, class Reranker, class Far = all_near>
+template <page_shape Page, bool FindsByCodes, element E, element T, class Reranker, class Far = all_near>
 void attend_pages(const device& exec, const device_page_layer<E>& layer, const Reranker& reranker,
                   const page_search_shape<page_budget>& shape, tensor_view<const T, 3> q, tensor_view<T, 3> out, tensor_view<float, 2> lse,
                   std::span<std::byte> scratch, std::span<unsigned> counters, const Far& far = {}, call_site where = call_site::here()) {
@@ -64,8 +67,8 @@ void attend_pages(const device& exec, const device_page_layer<E>& layer, const R
   if (batch.tokens == 0) return;
   const page_options& options = shape.budget.options;
   scratch_parts memory{scratch.data() + (256 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 256) % 256};
-  constexpr bool coded = requires { Reranker::bits; };
-  page_call_arrays to(exec, layer.rows, shape, coded, memory, by_rows || by_pages);
+  constexpr bool ranks_codes = requires { Reranker::bits; };
+  page_call_arrays to(exec, layer.rows, shape, FindsByCodes || ranks_codes, memory, by_rows || by_pages);
   require(static_cast<std::int64_t>(scratch.size()) >= memory.used + 256 && static_cast<std::int64_t>(counters.size()) >= to.counters,
           "attend_pages: scratch is smaller than attend_pages_scratch", where);
   const resident_call<E, T> residents{layer,
@@ -99,15 +102,33 @@ void attend_pages(const device& exec, const device_page_layer<E>& layer, const R
   search.to = to.search;
   search.links = layer.links;
   search.promoted = layer.promoted;
-  search_pages(exec, search, where);
+  search.kept = layer.kept;
   row_ids ids = to.search.members();
+  rerank_input in = to.ranked_among(ids, layer.zones, Page.tokens, search.scale);
+  const auto dots = [&](const zones* whole) {
+    rerank_shape all = to.chosen;
+    all.heads = shape.heads;
+    all.group = shape.group;
+    all.tokens = shape.tokens;
+    if (layer.sketch.centre) leave_page_dots(exec, Page, layer.codes, batch, in, all, to.page_dots, whole, where);
+  };
+  if constexpr (FindsByCodes) {
+    constexpr int bits = [] {
+      if constexpr (ranks_codes) return Reranker::bits;
+      return 4;
+    }();
+    dots(&layer.zones);
+    const auto by_codes = [&](const auto& call) { score_coded_pages<bits>(exec, call, layer.sketch, layer.codes, in, where); };
+    search_pages(exec, search, by_codes, where);
+  } else {
+    search_pages(exec, search, where);
+  }
   if constexpr (!std::is_same_v<Reranker, pass_through>) {
     to.chosen.counters = counters.data() + to.tickets + to.tier_tickets;
-    rerank_input in = to.ranked_among(ids, layer.zones, Page.tokens, search.scale);
     const tier_options& others = shape.budget.others;
     if (others.any()) in.missed = to.search.missed;
-    if constexpr (coded) {
-      if (layer.sketch.centre) leave_page_dots(exec, Page, layer.codes, batch, in, to.chosen, to.page_dots);
+    if constexpr (ranks_codes) {
+      if constexpr (!FindsByCodes) dots(nullptr);
       rerank(exec, reranker, layer.sketch, Page, layer.codes, batch, in, to.chosen);
       if constexpr (any(tiers_of<Reranker>())) {
         if (others.any()) {

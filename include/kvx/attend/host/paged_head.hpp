@@ -15,6 +15,7 @@
 #include <kvx/index/host/kept_pages.hpp>
 #include <kvx/index/host/page_search.hpp>
 #include <kvx/index/host/tree_lists.hpp>
+#include <kvx/index/page_reuse.hpp>
 #include <kvx/layout/host/far_head.hpp>
 #include <kvx/layout/host/row_logits.hpp>
 #include <kvx/layout/sequence_book.hpp>
@@ -104,7 +105,7 @@ class paged_head {
   }
 
   /// Whether the token at a position searches, or takes what another one found.
-  static bool searches(const page_reuse& reuse, std::int64_t position) { return position % reuse.steps == 0; }
+  static bool searches(const page_reuse& reuse, std::int64_t position) { return reuse.source_position(position) == position; }
 
   /// Attends to what was found, and writes the result.
   template <class T>
@@ -140,12 +141,9 @@ class paged_head {
 
   /// Pages that an earlier layer or token has found. Without any, this one searches.
   bool take_kept(std::span<std::int32_t> out) {
-    if (layer_.kept == nullptr || layer_.rows_of[item_].queries > kept_pages::tokens) return false;
-    const std::int64_t position = attention_.zone.length - 1;
-    const int layer = layer_.layer - layer_.layer % layer_.index->reuse.layers;
-    const std::int64_t from = position - position % layer_.index->reuse.steps;
-    if (layer == layer_.layer && from == position) return false;
-    const std::span<const std::int32_t> kept = layer_.kept->find(layer_.sequences[item_].slot, layer, head_, from);
+    if (layer_.kept == nullptr || layer_.rows_of[item_].queries > most_keeping_tokens) return false;
+    const std::uint32_t slot = layer_.sequences[item_].slot;
+    const std::span<const std::int32_t> kept = layer_.kept->find(slot, layer_.layer, head_, attention_.zone.length - 1);
     if (kept.empty()) return false;
     found_ = std::min(std::ssize(kept), std::ssize(out));
     std::copy_n(kept.begin(), found_, out.begin());
@@ -180,7 +178,7 @@ class paged_head {
         found_ = search_pages(serial_, Shape, index(), cells, query, breadth, out, stage()).found;
       }
     }
-    if (layer_.kept != nullptr && layer_.rows_of[item_].queries <= kept_pages::tokens) {
+    if (layer_.kept != nullptr && layer_.rows_of[item_].queries <= most_keeping_tokens) {
       layer_.kept->put(layer_.sequences[item_].slot, layer_.layer, head_, zone.length - 1, out.first(static_cast<std::size_t>(found_)));
     }
   }

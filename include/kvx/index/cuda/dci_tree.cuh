@@ -72,8 +72,10 @@ class block_indexer {
     place_lost();
     close_pages();
     if (keeps_block_means(call_.shape)) {
-      for (int d = tid(); d < rows_.dim; d += Threads)
+      for (int d = tid(); d < rows_.dim; d += Threads) {
         mean_of(0)[rows_.dim + d] = round_to<bf16>(mean(rows_.n, [&](int i) { return rows_.key(i, d); }));
+        for (int j = 1; j < call_.shape.block / P(); ++j) mean_of(j)[rows_.dim + d] = bf16{};
+      }
     }
   }
 
@@ -197,7 +199,7 @@ class block_indexer {
       page(j).count() = 0;
       page(j).spread() = 0;
       if (!keeps_links(call_.shape)) page(j).radius() = 0;
-      for (int d = 0; keeps_means(call_.shape) && d < rows_.dim; ++d) mean_of(j)[d] = bf16{};
+      for (int d = 0; call_.means.data != nullptr && d < rows_.dim; ++d) mean_of(j)[d] = bf16{};
     }
     for (int j = 0; j < filled(); ++j) {
       const int from = j * P(), count = rows_.n - from < P() ? rows_.n - from : P();
@@ -207,7 +209,7 @@ class block_indexer {
 
   /// Page j of the block, whose members are `count` places of the order.
   __device__ void close(int j, int from, int count) const {
-    if (keeps_means(call_.shape)) {
+    if (call_.means.data != nullptr) {
       bf16* const rounded = mean_of(j);
       for (int d = tid(); d < rows_.dim; d += Threads) {
         s_.mean[d] = mean(count, [&](int i) { return rows_.key(s_.order[from + i], d); });
@@ -225,7 +227,7 @@ class block_indexer {
     }
     if (tid() == 0) {
       double sum = 0;
-      for (int i = 0; keeps_means(call_.shape) && i < count; ++i) sum += s_.values[i];
+      for (int i = 0; call_.means.data != nullptr && i < count; ++i) sum += s_.values[i];
       const packed_page to = page(j);
       to.count() = count;
       to.spread() = sum > 0 ? static_cast<float>(sqrt(sum / (count * rows_.trace))) : 0.0f;

@@ -3,7 +3,9 @@
 
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/bits.hpp>
+#include <kvx/core/element.hpp>
 #include <kvx/core/scratch_parts.hpp>
+#include <kvx/index/cuda/kept_pages.cuh>
 #include <kvx/index/page_search.hpp>
 #include <kvx/index/promoted_tokens.hpp>
 #include <kvx/layout/batch_item.hpp>
@@ -55,6 +57,14 @@ struct page_search_shape {
     const std::int64_t most = how.probes > 0 ? how.probes : default_probes(index, page_tokens, pages * page_tokens, wanted);
     return most < pages ? most : pages;
   }
+  /// Pages or blocks that one unit puts in order at most.
+  KVX_HD constexpr std::int64_t ordered(std::int64_t pages, std::int64_t wanted) const {
+    using ranking = dci_shape::ranking;
+    const std::int64_t listed = index.rank == ranking::mean_then_member  ? probes(pages, wanted)
+                                : index.rank == ranking::two_level_means ? ceil_div(pages, index.block / page_tokens)
+                                                                         : 0;
+    return how.interleave && listed < wanted ? wanted : listed;
+  }
 };
 
 /// What a beam through the tree keeps; nothing for other rankings.
@@ -95,8 +105,9 @@ struct beam_arrays {
 /// logits      (units, G, page_pitch) of the pages' means and spreads, or of their best members where a tree is searched; entry 0 for the
 ///             page of the zone's first token
 /// scores      (units, page_pitch)
-/// tops        (units, probe_pitch) the most promising pages, ascending; order: the best first
-/// best        (units, G, probe_pitch) logits of the best member of each page in that order; worth: (units, probe_pitch)
+/// tops        (units, probe_pitch) the most promising pages, or blocks, ascending; order: the best first
+/// best        (units, G, probe_pitch) logits of the best member of each page in that order, or of blocks' means; worth: (units,
+///             probe_pitch)
 struct page_search_arrays {
   std::int32_t* ids = nullptr;
   std::int32_t* counts = nullptr;
@@ -123,7 +134,7 @@ struct page_search_arrays {
     found_pitch = s.whole_below > 0 && whole > wanted ? whole : wanted;
     id_pitch = found_pitch * s.page_tokens;
     page_pitch = round_up(pages, 4);
-    probe_pitch = round_up(s.probes(pages, wanted), 4);
+    probe_pitch = round_up(s.ordered(pages, wanted), 4);
     ids = memory.take<std::int32_t>(units * id_pitch);
     counts = memory.take<std::int32_t>(units);
     found = memory.take<std::int32_t>(units * found_pitch);
@@ -153,6 +164,7 @@ struct page_search_arrays {
 /// plain, resident   (units, G, D) queries; (units, G) log-sum-exp of each head's residents
 /// wide        keys begin on multiples of 16 bytes
 /// links, promoted   where a tree is searched
+/// kept        selections that are used again
 template <class E, class Budget, class Far = all_near>
 struct page_search_call : page_search_shape<Budget> {
   using element_type = E;
@@ -170,7 +182,9 @@ struct page_search_call : page_search_shape<Budget> {
   page_search_arrays to;
   column_array links = {};
   promoted_tokens promoted = {};
+  kept_pages_of_layer kept;
 
+  KVX_HD const bf16* mean(std::int32_t page, std::int64_t head) const { return reinterpret_cast<const bf16*>(means.at(page, head)); }
   KVX_HD constexpr packed_page packed(std::int32_t page, std::int64_t head) const {
     return {members.at(page, head), this->page_tokens, packed_page::entry_bytes(this->index)};
   }
@@ -185,18 +199,27 @@ struct page_zone {
   std::int64_t first, count;      // pages of the zone
   std::int64_t wanted;            // to be found; -1: the unit takes no part
   const std::int32_t* frames;     // of the sequence's rows: where they do not differ, its pages
+  std::int64_t position;          // of the token
+  kept_use kept;
 
-  KVX_HD constexpr bool is_searched() const { return wanted > 0 && wanted < count; }
+  /// Whether there is a choice, which this launch makes.
+  KVX_HD constexpr bool is_chosen() const { return wanted > 0 && wanted < count && !kept.waits; }
+  KVX_HD constexpr bool is_searched() const { return is_chosen() && kept.from == nullptr; }
 };
 
-template <class Budget>
-KVX_HD constexpr page_zone page_zone_of(const page_search_shape<Budget>& s, const device_batch& batch, const batch_item* row_items,
-                                        std::int64_t unit) {
-  const token_zone z = zone_of(batch, s.cut, s.page_tokens, unit / s.heads);
-  if (z.entry < 0) return {nullptr, 0, 0, -1, nullptr};
-  const std::int64_t count = (z.end - z.begin) / s.page_tokens;
-  return {batch.items[z.entry].pages, z.begin / s.page_tokens, count, count > 0 ? s.wanted(count, z.committed) : 0,
-          (row_items != nullptr ? row_items : batch.items)[z.entry].pages};
+template <class Call>
+KVX_HD constexpr page_zone page_zone_of(const Call& call, std::int64_t unit) {
+  const token_zone z = zone_of(call.batch, call.cut, call.page_tokens, unit / call.heads);
+  if (z.entry < 0) return {nullptr, 0, 0, -1, nullptr, 0, {false, nullptr, nullptr}};
+  const batch_item& item = call.batch.items[z.entry];
+  const std::int64_t count = (z.end - z.begin) / call.page_tokens;
+  return {item.pages,
+          z.begin / call.page_tokens,
+          count,
+          count > 0 ? call.wanted(count, z.committed) : 0,
+          (call.row_items != nullptr ? call.row_items : call.batch.items)[z.entry].pages,
+          z.length - 1,
+          call.kept.use_of(z.entry, unit % call.heads, z.length - 1, item.queries)};
 }
 
 }  // namespace kvx

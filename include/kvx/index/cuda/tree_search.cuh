@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(Threads, 1) lead_beam_kernel(Call call) {
   using leader = beam_leader<Threads, Heads, Call>;
   __shared__ typename leader::scratch scratch;
   __shared__ page_zone zone;
-  if (threadIdx.x == 0) zone = page_zone_of(call, call.batch, call.row_items, blockIdx.x);
+  if (threadIdx.x == 0) zone = page_zone_of(call, blockIdx.x);
   __syncthreads();
   if (!zone.is_searched()) return;
   leader(call, blockIdx.x, zone, scratch, dynamic_shared<float>()).lead();
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(Threads) look_at_children_kernel(Call call, in
   __shared__ typename looker::scratch scratch;
   __shared__ page_zone zone;
   const std::int64_t unit = blockIdx.x / chunks;
-  if (threadIdx.x == 0) zone = page_zone_of(call, call.batch, call.row_items, unit);
+  if (threadIdx.x == 0) zone = page_zone_of(call, unit);
   __syncthreads();
   const std::int64_t first = zone.first * call.page_tokens + std::int64_t{blockIdx.x % chunks} * child_tokens;
   if (!zone.is_searched() || first >= (zone.first + zone.count) * call.page_tokens) return;

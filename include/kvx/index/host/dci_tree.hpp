@@ -195,6 +195,7 @@ class indexer {
       std::iota(at_.order, at_.order + keys_.n, 0);
       average(keys_, at_.order, keys_.n, at_.mean);
       round_mean(mean_of(first, 0) + dim_);
+      for (int j = 1; j < pages; ++j) std::fill_n(mean_of(first, j) + dim_, dim_, bf16{});
     }
   }
 

@@ -1,8 +1,9 @@
 #pragma once
 // Pages that searches have found, for the layers and the steps that use them again.
 
+#include <kvx/index/page_reuse.hpp>
+
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,55 +14,54 @@ namespace kvx {
 
 /// The latest selections of all sequences of a cache, by (slot, retrieving layer, KV head, position).
 ///
-/// what        a selection is of the token at one position; those of the latest `positions` ones are kept, up to `most` pages each
+/// what        a selection is of the token at one position, in a layer and at a position that search for others
 /// threads     tokens of one step may be put side by side: places of different positions, layers and heads are apart
-/// cost        positions x (most + 2) x 4 bytes for each slot, layer and head that is used
+/// cost        272 bytes for each slot, layer that searches, head and place, once a sequence has used them
 class kept_pages {
  public:
-  /// A step of at most `tokens` reads what at most `tokens` - 1 positions before it have found: none of these share a place.
-  static constexpr std::int64_t tokens = 32, positions = 2 * tokens, most = 64;
-
   kept_pages() = default;
-  kept_pages(std::size_t slots, int layers, int heads) : slots_(slots), layers_(layers), heads_(heads) {}
+  kept_pages(const page_reuse& reuse, std::size_t slots, int layers, int heads)
+      : reuse_(reuse), slots_(slots), layers_(layers), heads_(heads) {}
 
   /// Memory for a sequence whose next token stands at position n; what was found there and behind it is forgotten.
   void begin(std::uint32_t slot, std::int64_t n) {
-    slots_[slot].resize(static_cast<std::size_t>(layers_) * static_cast<std::size_t>(heads_) * static_cast<std::size_t>(positions));
+    const std::int64_t layers = (layers_ + reuse_.layers - 1) / reuse_.layers;
+    slots_[slot].resize(static_cast<std::size_t>(layers * heads_ * kept_places(reuse_)));
     cut(slot, n);
   }
   void cut(std::uint32_t slot, std::int64_t n) noexcept {
     if (slot >= slots_.size()) return;
-    for (selection& s : slots_[slot]) {
+    for (kept_selection& s : slots_[slot]) {
       if (s.position >= n) s.position = -1;
     }
   }
 
-  /// The selection of a position; none where it is not kept.
+  /// What the token at a position of a layer takes; nothing where that is not kept, or where it searches itself.
   std::span<const std::int32_t> find(std::uint32_t slot, int layer, std::int64_t head, std::int64_t position) const {
-    const selection& s = slots_[slot][place(layer, head, position)];
-    if (s.position != position) return {};
-    return {s.pages.data(), static_cast<std::size_t>(s.count)};
+    const std::int64_t source = reuse_.source_position(position);
+    const kept_selection& s = slots_[slot][place(layer, head, source)];
+    if (reuse_.searches(layer, position) || s.position != source) return {};
+    return {s.pages, static_cast<std::size_t>(s.count)};
   }
 
+  /// Keeps what the token at a position of a layer has found, where others may take it.
   void put(std::uint32_t slot, int layer, std::int64_t head, std::int64_t position, std::span<const std::int32_t> pages) {
-    selection& s = slots_[slot][place(layer, head, position)];
-    const bool fits = std::cmp_less_equal(pages.size(), most);
+    if (!reuse_.searches(layer, position)) return;
+    kept_selection& s = slots_[slot][place(layer, head, position)];
+    const bool fits = std::cmp_less_equal(pages.size(), most_kept_pages);
     s.position = fits ? position : -1;
     s.count = fits ? static_cast<std::int32_t>(pages.size()) : 0;
-    if (fits) std::copy(pages.begin(), pages.end(), s.pages.begin());
+    if (fits) std::copy(pages.begin(), pages.end(), s.pages);
   }
 
  private:
-  struct selection {
-    std::int64_t position = -1;
-    std::int32_t count = 0;
-    std::array<std::int32_t, most> pages;
-  };
-  std::size_t place(int layer, std::int64_t head, std::int64_t position) const {
-    return static_cast<std::size_t>((std::int64_t{layer} * heads_ + head) * positions + position % positions);
+  std::size_t place(int layer, std::int64_t head, std::int64_t source) const {
+    const std::int64_t searching = layer / reuse_.layers;
+    return static_cast<std::size_t>((searching * heads_ + head) * kept_places(reuse_) + kept_place(reuse_, source));
   }
 
-  std::vector<std::vector<selection>> slots_;  // (slots)(layers, heads, positions)
+  page_reuse reuse_;
+  std::vector<std::vector<kept_selection>> slots_;  // (slots)(layers that search, heads, places)
   int layers_ = 0;
   int heads_ = 0;
 };

@@ -57,17 +57,22 @@ __device__ __forceinline__ void load_page_queries(const float* plain, int group,
 template <int Threads, int Words>
 __global__ void __launch_bounds__(Threads) page_terms_kernel(page_term_arguments a) {
   __shared__ __align__(16) float queries[576 * 4 * Words];
-  __shared__ rerank_unit u;
+  __shared__ const std::int32_t* pages;  // of the sequence
+  __shared__ std::int64_t last_token;    // -1: none
   const std::int64_t unit = blockIdx.x / a.blocks, first = a.in.first_page + std::int64_t{blockIdx.x % a.blocks} * page_term_pages;
-  if (threadIdx.x == 0) u.read(a.batch, a.in, a.shape, unit);
-  __syncthreads();
-  std::int64_t last_token = -1;
-  if (a.whole) {
-    const token_zone zone = zone_of(a.batch, a.cut, 1 << a.page_shift, unit / a.shape.heads);
-    if (zone.begin < zone.end) last_token = zone.end - 1;
-  } else if (u.count > 0) {
-    last_token = a.in.ids[unit * a.in.id_pitch + u.count - 1];
+  if (threadIdx.x == 0) {
+    if (a.whole) {
+      const token_zone z = zone_of(a.batch, a.cut, 1 << a.page_shift, unit / a.shape.heads);
+      pages = z.entry >= 0 ? a.batch.items[z.entry].pages : nullptr;
+      last_token = z.begin < z.end ? z.end - 1 : -1;
+    } else {
+      rerank_unit u;
+      u.read(a.batch, a.in, a.shape, unit);
+      pages = u.pages;
+      last_token = u.count > 0 ? a.in.ids[unit * a.in.id_pitch + u.count - 1] : -1;
+    }
   }
+  __syncthreads();
   const std::int64_t last = (last_token >> a.page_shift) + 1;
   if (first >= last) return;
   const int G = a.shape.group, count = static_cast<int>(last - first < page_term_pages ? last - first : page_term_pages);
@@ -75,7 +80,7 @@ __global__ void __launch_bounds__(Threads) page_terms_kernel(page_term_arguments
   for (int g0 = 0; g0 < G; g0 += 4 * Words) {
     load_page_queries<Threads, Words>(a.in.plain + unit * G * a.dim, G, g0, a.dim, queries);
     __syncthreads();
-    const auto mean_of = [&](int p) { return code_of(a.columns, u.pages[first + p], unit % a.shape.heads).means; };
+    const auto mean_of = [&](int p) { return code_of(a.columns, pages[first + p], unit % a.shape.heads).means; };
     const auto finish = [&](int p, int h, float dot) {
       if (g0 + h < G) out[std::int64_t{p} * G + g0 + h] = dot;
     };
@@ -85,7 +90,7 @@ __global__ void __launch_bounds__(Threads) page_terms_kernel(page_term_arguments
 }
 
 /// Fills the page_dots of a step: of every page from in.first_page to that of a unit's last candidate, or of the whole zone if `whole` says
-/// how sequences are divided.
+/// how sequences are divided; then candidates are not read.
 ///
 /// shapes      page_dots (units, in.page_pitch, G) in device memory; see rerank_input for the others; batch: items under the page ids of
 ///             the columns; longest: tokens of a sequence at most

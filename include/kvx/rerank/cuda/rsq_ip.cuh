@@ -12,6 +12,7 @@
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/rerank/cuda/choose.cuh>
+#include <kvx/rerank/cuda/code_logits.cuh>
 #include <kvx/rerank/cuda/code_sums.cuh>
 #include <kvx/rerank/cuda/rerank_units.cuh>
 #include <kvx/rerank/rsq_ip.hpp>
@@ -33,87 +34,13 @@ namespace kvx {
 /// blocks      of a unit, for the planned maximum
 /// takes_all   where a unit has no more candidates than it keeps, all are chosen without a look: a sketch with norms proposes no key of
 ///             NaN
-struct rerank_codes_arguments {
+struct rerank_codes_arguments : code_reading {
   group_rule rule;
   device_batch batch;
-  code_columns columns;
-  code_layout layout;
-  rerank_input in;
   rerank_output out;
-  int page_shift = 0;
-  bool centre = false;
   bool takes_all = false;
   bool shares_scores = false;
-  float scale = 1;
-  float level_unit = 1;
   unsigned blocks = 1;
-};
-
-/// Heads of the queries in shared memory, a multiple of what one turn takes.
-template <int Heads>
-KVX_HD constexpr int padded_rerank_heads(int group) {
-  return (group + Heads - 1) / Heads * Heads;
-}
-
-/// What a block knows of its queries.
-struct code_units {
-  float units[most_scored_heads];        ///< nats for one unit of a code's sum
-  double page_units[most_scored_heads];  ///< nats for one unit of a page dot
-};
-
-/// Brings the queries of a unit into whole numbers.
-///
-/// shapes      whole (padded heads / Heads, chunks, Heads, 64), 0 in its padding; behind a barrier
-template <int Threads, int Heads>
-__device__ __forceinline__ void load_code_queries(const rerank_codes_arguments& a, std::int64_t unit, std::int8_t* whole, code_units& to) {
-  constexpr int most = 576 / warp_lanes;
-  const int G = a.out.group, D = a.layout.dim, chunks = a.layout.chunks(), lane = lane_of_thread();
-  for (int g = warp_of_thread(); g < padded_rerank_heads<Heads>(G); g += Threads / warp_lanes) {
-    const float* const rotated = a.in.rotated + (unit * G + g) * D;
-    float x[most], largest = 0;
-    bool finite = true;
-#pragma unroll
-    for (int i = 0; i < most; ++i) {
-      const int d = lane + warp_lanes * i;
-      x[i] = g < G && d < D ? rotated[d] : 0.0f;
-      finite = finite && size_of(x[i]) <= largest_float;
-      if (size_of(x[i]) > largest) largest = size_of(x[i]);
-    }
-    largest = warp_max(largest);
-    if (__all_sync(all_lanes, finite ? 1 : 0) == 0) largest = infinity;
-    const query_scale s = scale_of(&largest, 1, 1);
-    std::int8_t* const row = whole + ((g / Heads * chunks) * Heads + g % Heads) * code_chunk_dims;
-#pragma unroll
-    for (int i = 0; i < most; ++i) {
-      const int d = lane + warp_lanes * i;
-      if (d < chunks * code_chunk_dims)
-        row[d / code_chunk_dims * Heads * code_chunk_dims + d % code_chunk_dims] = whole_component(x[i], s.inverse);
-    }
-    if (g >= G) continue;
-    if (lane == 0) to.units[g] = a.scale * s.unit * a.level_unit;
-    if (!a.centre) continue;
-    const float* const plain = a.in.plain + (unit * G + g) * D;
-    float page = 0;
-    for (int d = lane; d < D; d += warp_lanes) {
-      if (size_of(plain[d]) > page) page = size_of(plain[d]);
-    }
-    page = warp_max(page);
-    if (lane == 0) to.page_units[g] = static_cast<double>(a.scale) * power_of_two(exponent_of(page) + 1);
-  }
-}
-
-/// Lanes whose candidates lie in one page: what is the page's is read by the first of them.
-struct page_run {
-  int leader;
-  bool leads;
-
-  __device__ __forceinline__ explicit page_run(std::int64_t page) {
-    const int lane = lane_of_thread();
-    const std::int64_t before = __shfl_up_sync(all_lanes, page, 1u);
-    leads = lane == 0 || before != page;
-    const unsigned first = __ballot_sync(all_lanes, leads ? 1 : 0);
-    leader = 31 - __clz(static_cast<int>(first & (0xffffffffu >> (31 - lane))));
-  }
 };
 
 /// Logits of one candidate a thread, t of the unit, and the largest of each head's; whole warps call.
@@ -122,38 +49,15 @@ __device__ __forceinline__ void code_logits(const rerank_codes_arguments& a, std
                                             const std::int8_t* whole, const signed_levels<Bits>& levels, const code_units& units) {
   const bool valid = t < u.count;
   const int G = a.out.group, lane = lane_of_thread();
-  const std::int32_t id = valid ? a.in.ids[unit * a.in.id_pitch + t] : -1;
-  const std::int64_t page = valid ? id >> a.page_shift : -1;
-  const page_run run(page);
-  std::int32_t column_page = run.leads && valid ? u.pages[page] : 0;
-  column_page = __shfl_sync(all_lanes, column_page, run.leader);
-  const int slot = valid ? id & (a.layout.page_tokens - 1) : 0;
-  const page_code<false> code = code_of(a.columns, column_page, unit % a.out.heads);
-  const std::uint8_t* const magnitudes = code.magnitudes + std::int64_t{slot} * (Bits - 1) * a.layout.bytes;
-  const half* const weights = code.weights + std::int64_t{slot} * a.layout.weights;
+  const token_code<Bits> code(a, unit, u.pages, valid ? a.in.ids[unit * a.in.id_pitch + t] : -1);
   if (valid && a.out.marks != nullptr) a.out.marks[unit * a.out.pitch + t] = 0;
-  const float* const dots = a.centre && valid ? a.in.page_dots + (unit * a.in.page_pitch + (page - a.in.first_page)) * G : nullptr;
   for (int g0 = 0; g0 < G; g0 += Heads) {
-    float sums[Heads] = {};
-    if (valid) {
-      code_sums<Bits, Heads, OneWeight>(a.layout, levels, code.signs + slot, magnitudes, weights,
-                                        whole + std::int64_t{g0} * a.layout.chunks() * code_chunk_dims, sums);
-    }
-#pragma unroll
-    for (int h = 0; h < Heads; ++h) {
-      const int g = g0 + h;
-      if (g >= G) continue;
-      float term = 0;
-      if (a.centre) {
-        if (run.leads && valid) term = static_cast<float>(units.page_units[g] * static_cast<double>(dots[g]));
-        term = __shfl_sync(all_lanes, term, run.leader);
-      }
-      const float logit = multiply_add(units.units[g], sums[h], term);
+    code.template logits<Heads, OneWeight>(a, g0, whole, levels, units, [&](int g, float logit) {
       if (valid) a.out.logits_of(unit)[g * a.out.pitch + t] = logit;
-      if (a.rule.by != group_rule::kind::softmax_sum) continue;
+      if (a.rule.by != group_rule::kind::softmax_sum) return;
       const std::uint32_t order = __reduce_max_sync(all_lanes, valid ? score_order(logit) : 0u);
       if (lane == 0 && order != 0) atomicMax(a.out.counters_of(unit) + g, order);
-    }
+    });
   }
 }
 
@@ -228,8 +132,7 @@ void rerank_codes(const device& exec, rerank_codes_arguments a, bool one_weight,
     const std::int64_t phases = a.rule.by == group_rule::kind::softmax_sum ? 3 : 1;
     require_range("rerank: blocks", phases * blocks * a.out.units(), 0, INT32_MAX, where);
     a.blocks = static_cast<unsigned>(blocks);
-    const std::size_t queries =
-        static_cast<std::size_t>(padded_rerank_heads<Heads>(a.out.group)) * static_cast<std::size_t>(a.layout.chunks() * code_chunk_dims);
+    const std::size_t queries = code_query_bytes<Heads>(a);
     const std::size_t scores = a.shares_scores ? shared_score_bytes(a.out.candidates) : 0;
     const launch_shape shape = {.grid = dim3(static_cast<unsigned>(phases * blocks * a.out.units())),
                                 .threads = rerank_threads,
@@ -267,20 +170,13 @@ void rerank(const device& exec, const rsq_ip<Bits, Others>& policy, const key_sk
   require_range("rerank: candidates that heads with one budget propose", out.heads * out.pool_pitch, 0, INT32_MAX, where);
   require(!sketch.centre || in.page_dots != nullptr, "rerank: page_dots are null, and the sketch has a centre", where);
   rerank_codes_arguments a;
-  const whole_levels levels = whole_levels_of<Bits>(sketch, page.key_dim);
+  static_cast<code_reading&>(a) = code_reading_of<Bits>(sketch, page, columns, in, out.heads, out.group);
   a.rule = policy.rule;
   a.batch = batch;
-  a.columns = code_columns_of(columns);
-  a.layout = code_layout_of<Bits>(sketch, page.key_dim, page.tokens, levels);
-  a.in = in;
   a.out = out;
-  while ((1 << a.page_shift) < page.tokens) ++a.page_shift;
-  a.centre = sketch.centre;
   a.takes_all = sketch.norms && !out.marked;
   const bool leaves_scores = out.marked && policy.rule.by != group_rule::kind::softmax_sum;  // which writes them anyway
   a.shares_scores = shared_score_bytes(out.candidates) > 0 && !leaves_scores;
-  a.scale = in.scale != 0 ? in.scale : 1 / std::sqrt(static_cast<float>(page.key_dim));
-  a.level_unit = levels.unit;
   rerank_codes<Bits>(exec, a, sketch.weights == key_sketch::weighting::key, where);
 }
 
