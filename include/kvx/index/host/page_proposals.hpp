@@ -61,6 +61,9 @@ class page_proposals {
   }
 
  private:
+  /// Groups of pages between the one that is summed and the one that is asked for.
+  static constexpr std::int64_t groups_ahead = 4;
+
   /// Rotated queries in whole numbers, four to a word: (lines, 2, used). Returns how many heads are used.
   int prepare(const dci_shape& shape, const page_query& query) const {
     const int dim = lines_.dim;
@@ -92,8 +95,7 @@ class page_proposals {
   template <class E>
   void sums(const dci_head<E>& of, std::int64_t first, std::int64_t end, int used) const {
     const simd::page_table& kernels = simd::page_kernels();
-    const std::uint8_t* addresses[2][simd::most_page_lines];
-    const std::uint8_t **now = addresses[0], **next = addresses[1];
+    const std::uint8_t* addresses[groups_ahead + 1][simd::most_page_lines];
     const int lines = lines_.lines(), each = lines_.per_page();
     const auto find = [&](std::int64_t page, const std::uint8_t** to) {
       const std::uint8_t** const last = to + lines;
@@ -102,11 +104,13 @@ class page_proposals {
         for (int i = 0; i < each && to != last; ++i) *to++ = codes + std::int64_t{64} * i;
       }
     };
-    find(first, now);
-    for (std::int64_t page = first; page < end; page += coded_pages) {
-      find(page + coded_pages < end ? page + coded_pages : page, next);
-      kernels.page_sums(words_, used, now, next, lines, units_, worth_ + page - first, pitch_);
-      std::swap(now, next);
+    const std::int64_t groups = (end - first) / coded_pages;
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(groups, groups_ahead); ++i) find(first + i * coded_pages, addresses[i]);
+    for (std::int64_t i = 0; i < groups; ++i) {
+      const std::uint8_t** const ahead = addresses[(i + groups_ahead) % (groups_ahead + 1)];
+      if (i + groups_ahead < groups) find(first + (i + groups_ahead) * coded_pages, ahead);
+      const std::uint8_t** const now = addresses[i % (groups_ahead + 1)];
+      kernels.page_sums(words_, used, now, i + groups_ahead < groups ? ahead : now, lines, units_, worth_ + i * coded_pages, pitch_);
     }
   }
 
