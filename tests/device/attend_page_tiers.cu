@@ -120,7 +120,7 @@ paged_shape rows_of(std::vector<std::int64_t> lengths) {
 
 TEST_CASE("exact, coded, the means of the other pages, in one softmax: the definition's; columns of values: the host's") {
   const paged_shape s = rows_of({140, 60, 20});
-  const page_tiers_case<4> c(s, 3, 2);
+  const page_tiers_case<4> c(s, 3);
   const on_device<small, 4> d(c, s, 3);
   d.check_columns();
   page_options capped = with(10, 6);
