@@ -20,9 +20,9 @@ using ice = spec<paged<E, page_shape{.tokens = 8, .key_dim = 24, .value_dim = 16
 constexpr dci_shape of_means{.block = 16, .by = dci_shape::metric::keys, .rank = dci_shape::ranking::mean_key};
 
 template <element E, placement Place, dci_shape Shape = dci_shape{.block = 32}, class Reranker = pass_through>
-void decode(int steps, std::uint64_t seed, int slots, std::int64_t keep) {
-  decode_far<ice<E, placement::resident, Shape, Reranker>, ice<E, Place, Shape, Reranker>>(steps, seed, 220, slots,
-                                                                                           {.keep = keep, .path = route::retrieve});
+void decode(int steps, std::uint64_t seed, int slots, std::int64_t keep, int probes = 0) {
+  decode_far<ice<E, placement::resident, Shape, Reranker>, ice<E, Place, Shape, Reranker>>(
+      steps, seed, 220, slots, {.keep = keep, .pages = {.probes = probes}, .path = route::retrieve});
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ void decode(int steps, std::uint64_t seed, int slots, std::int64_t keep) {
 TEST_CASE("pages in slots: steps, forks, cuts and drops give the bits of all rows near") {
   decode<float, placement::offload_bulk>(60, 7, 96, 24);
 }
-TEST_CASE("rows in slots give them too") { decode<float, placement::offload_uva>(30, 8, 48, 24); }
+TEST_CASE("rows in slots give them too") { decode<float, placement::offload_uva>(30, 8, 48, 24, 12); }
 TEST_CASE("slots fewer than the pages found, or none") {
   decode<bf16, placement::offload_bulk, of_means>(12, 9, 8, 24);
   decode<bf16, placement::offload_bulk, of_means>(8, 10, 0, 24);
