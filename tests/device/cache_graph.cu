@@ -33,6 +33,11 @@ template <placement Place>
 using ice_in = spec<paged<float, page_shape{.tokens = 16, .key_dim = D, .value_dim = Dv}, zones{.sink = 16, .local = 20}, Place>,
                     dci_tree<dci_shape{.block = 32}>>;
 using small_ice = ice_in<placement::resident>;
+using small_tree = spec<small_ice::layout_type, dci_tree<dci_shape{.block = 32,
+                                                                   .pack = dci_shape::packing::projection,
+                                                                   .by = dci_shape::metric::keys,
+                                                                   .rank = dci_shape::ranking::best_member,
+                                                                   .first_promotion = 150}>>;
 using dense_only = spec<paged<float, page_shape{.tokens = 16, .key_dim = D, .value_dim = Dv}>>;
 
 /// Inputs and outputs at addresses that stay, for steps of N new tokens.
@@ -214,6 +219,10 @@ TEST_CASE("a replayed step that chooses rows in host memory gives the bits of ca
 
 TEST_CASE("a replayed step gives the bits of the same calls, with semantic pages, and learns as they do") {
   replay<small_ice>({.keep = 32, .path = attend_options::route::retrieve}, 0, 32);
+}
+
+TEST_CASE("a replayed step leads the beams of the same calls through a tree that grows") {
+  replay<small_tree>({.keep = 32, .pages = {.beam = 2}, .path = attend_options::route::retrieve}, 0, 26);
 }
 
 TEST_CASE("a replayed step takes the pages that other layers and steps have found, where the same calls do") {
