@@ -171,7 +171,10 @@ struct bytes {
     return r;
   }
   static void store_scaled(const i& x, float unit, float* out) {
-    for (int j = 0; j < width / 4; ++j) out[j] = static_cast<float>(x.x[j / 4][j % 4]) * unit;
+    for (int j = 0; j < width / 4; ++j) {
+      const int value = x.x[j / 4][j % 4];
+      out[j] = static_cast<float>(value) * unit;
+    }
   }
   static b clamp(const w& first, const w& second) {
     return each([&](int j) {
