@@ -43,6 +43,9 @@ TEST_CASE("tiers over pages whose rows are far") {
   using both = rsq_ip<4, tiers{.value_bits = 4, .tail = true}>;
   decode<float, placement::offload_bulk, dci_shape{.block = 32}, both>(12, 13, 64, 6);
 }
+TEST_CASE("pages found by codes of their members") {
+  decode<float, placement::offload_bulk, dci_shape{.block = 32, .rank = dci_shape::ranking::coded_member}>(12, 3, 64, 24);
+}
 TEST_CASE("without semantic pages the slots of offload_bulk take rows") {
   decode_far<test::paris<float, 16, placement::resident>, test::paris<float, 16, placement::offload_bulk>>(
       5, 7, 200, 48, {.keep = 12, .path = route::retrieve});
