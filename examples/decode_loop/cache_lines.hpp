@@ -49,12 +49,14 @@ std::unique_ptr<any_cache> hold(const kvx::host& exec, Spec spec, const cache_re
   return std::make_unique<held_cache<Spec>>(exec, spec, geometry, kvx::attend_options{.keep = r.keep, .breadth = s.breadth});
 }
 
+template <class Spec>
+constexpr bool searches = kvx::reads_sketch<typename Spec::index_type> || kvx::packs_blocks<typename Spec::index_type>;
+
 /// A line whose spec is made by spec_of(dim), dim() being the head dimension at compile time.
 template <class SpecOf>
 cache_choice line(std::string_view name, std::string_view what, SpecOf spec_of, layer_kinds (*kinds_of)(const cache_request&),
                   setting s = {}) {
-  using index = typename decltype(spec_of(std::integral_constant<int, 64>()))::index_type;
-  constexpr bool retrieves = kvx::reads_sketch<index> || kvx::packs_blocks<index>;
+  constexpr bool retrieves = searches<decltype(spec_of(std::integral_constant<int, 64>()))>;
   return {name, what, s.by_default, retrieves, [=](const kvx::host& exec, cache_request r) -> std::unique_ptr<any_cache> {
             r.keep = std::max(s.least, static_cast<std::int64_t>(static_cast<double>(r.keep) * s.keep));
             if (s.rows >= 0) r.keep = s.rows;

@@ -18,6 +18,12 @@ constexpr auto tiered = [](auto dim) { return kvx::paris_kv_tiered<kvx::bf16, di
 
 constexpr auto faithful = [](auto dim) { return kvx::paris_kv_faithful<kvx::bf16, dim()>{}; };
 
+/// The pages of the layout that hold the most candidates, whole.
+constexpr auto by_pages = [](auto dim) {
+  using base = kvx::paris_kv<kvx::bf16, dim()>;
+  return kvx::spec<typename base::layout_type, typename base::index_type, kvx::fullest_pages>{};
+};
+
 /// Candidates as a fraction alone, but as many as are kept.
 constexpr kvx::search_breadth fraction(double of) { return {.fraction = of, .per_kept = 1}; }
 
@@ -33,6 +39,7 @@ std::vector<cache_choice> paris_caches() {
       line("paris_kv_tiered-0", "no row of the zone is read", tiered, retrieving, {.rows = 0, .breadth = fraction(.10)}),
       line("paris_kv-faithful", "as published: votes of the mean query, the mean over the group", faithful, retrieving),
       line("paris_kv-mean-query", "candidates from the mean query", mean_query, retrieving),
+      line("paris_kv-pages", "pages of neighbours, those that hold the most candidates", by_pages, retrieving, {.least = 64}),
       line("paris_kv-half", "half the keep", paris, retrieving, {.keep = .5}),
       line("paris_kv-double", "twice the keep", paris, retrieving, {.keep = 2}),
       line("paris_kv-5", "5 % candidates, at least as many as are kept", paris, retrieving, {.breadth = fraction(.05)}),

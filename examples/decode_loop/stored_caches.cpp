@@ -69,8 +69,11 @@ class stored_cache final : public held_cache<Spec> {
 
 using ours = kvx::kvtc<kvx::bf16, 64>;
 using faithful = kvx::kvtc_faithful_cache<kvx::bf16, 64>;
+using paris = kvx::stored_by<kvx::paris_kv<kvx::bf16, 64>, kvx::calibrated<kvx::kvtc_entropy>>;
+using ice = kvx::stored_by<kvx::ice_cache<kvx::bf16, 64>, kvx::calibrated<kvx::kvtc_entropy>>;
 
 /// A line of the table. Entropy-first, `ratio` is what coded rows are to become smaller by; a faithful stream's lies in its calibration.
+/// Layers of a spec that searches retrieve, as in the lines without a file.
 template <class Spec>
 cache_choice stored_line(std::string_view name, std::string_view what, std::string_view calibration, double ratio,
                          bool by_default = false) {
@@ -86,11 +89,12 @@ cache_choice stored_line(std::string_view name, std::string_view what, std::stri
                                  .kv_heads = r.kv_heads,
                                  .query_heads = r.query_heads,
                                  .max_tokens = r.max_tokens,
+                                 .kinds = searches<Spec> ? retrieving(r) : layer_kinds{},
                                  .max_step_tokens = std::min(r.max_step_tokens, r.max_tokens),
                                  .rope = r.rope};
     return std::make_unique<stored_cache<Spec>>(exec, spec, geometry, kvx::attend_options{.keep = r.keep});
   };
-  return {name, what, by_default, false, make, calibration};
+  return {name, what, by_default, false, make, calibration};  // an audit is of caches without a file
 }
 
 }  // namespace
@@ -133,6 +137,8 @@ std::vector<cache_choice> stored_caches() {
       stored_line<ours>("kvtc-42x-quick", "42 times", "quick", 42),
       stored_line<ours>("kvtc-20x", "20 times, a whole calibration", "predicted", 20),
       stored_line<ours>("kvtc-35x", "35 times, a whole calibration", "predicted", 35),
+      stored_line<paris>("paris_kv-kvtc-20x-quick", "paris_kv, its prompt stored 20 times smaller and restored", "quick", 20),
+      stored_line<ice>("ice_cache-kvtc-20x-quick", "ice_cache, the same", "quick", 20),
       stored_line<faithful>("kvtc_faithful-8x-quick", "as published, nominal 8 times", "quick_faithful8", 0),
       stored_line<faithful>("kvtc_faithful-16x-quick", "16 times", "quick_faithful16", 0),
       stored_line<faithful>("kvtc_faithful-32x-quick", "32 times", "quick_faithful32", 0),
