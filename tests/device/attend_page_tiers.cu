@@ -103,7 +103,7 @@ class on_device {
  private:
   const case_type& case_;
   int group_;
-  rows_on_device<float> rows_;
+  test::rows_on_device<float> rows_;
   batch_on_device batch_;
   block_column_arrays side_;
   std::array<device_array<std::byte>, block_column_count> memory_;
