@@ -113,7 +113,7 @@ TEST_CASE("query rows and outputs of any stride; no lse") {
   for (std::size_t row = 0; row < 240; ++row) {
     for (std::size_t d = 0; d < 10; ++d) turned[d * 240 + row] = q.data[row * 10 + d];
   }
-  const rows_on_device<kvx::half> there(rows);
+  const test::rows_on_device<kvx::half> there(rows);
   const batch_on_device batch(there.tables(), {item});
   const device_array<float> queries(turned), out(60 * 4 * 6);
   tensor_view<const float, 3> from(queries.data(), 60, 4, 10);

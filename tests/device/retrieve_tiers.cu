@@ -35,7 +35,7 @@ class case_on_device : public tiered_case<ValueBits> {
 
   template <class Reranker = rsq_ip<4, tiers{.value_bits = ValueBits, .tail = true}>>
   retrieved on_device(const retrieve_options& o, std::int64_t whole_below = 0) const {
-    const rows_on_device<float> there(rows);
+    const test::rows_on_device<float> there(rows);
     std::vector<batch_item> items;
     for (std::size_t i = 0; i < this->items_.size(); ++i) items.push_back(this->items_[i]);
     const batch_on_device batch(there.tables(), items);
