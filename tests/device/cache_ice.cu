@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -34,6 +36,8 @@ using by_codes_of_both =
 using by_blocks =
     ice<float, 20, 8, dci_shape{.block = 32, .pack = dci_shape::packing::greedy, .rank = dci_shape::ranking::two_level_means}>;
 using by_logits = ice<kvx::half, 40, 8, dci_shape{.block = 32, .by = dci_shape::metric::keys}, exact>;
+
+using as_published = ice_cache_faithful<bf16, 24, 16>;
 
 using by_tree = ice<bf16, 24, 16,
                     dci_shape{.block = 32,
@@ -64,6 +68,9 @@ std::vector<std::byte> energies_of_sequence(const Cache& c, sequence s) {
 template <class Spec>
 void decode(int steps, std::uint64_t seed, const attend_options& how, const Spec& of = {}) {
   twins<Spec> t(seed, of);
+  constexpr bool large_blocks = Spec::index_type::shape.block > 32;
+  if (large_blocks) t.drawn.prompt = 560;
+  if (large_blocks) t.within = 2e-3f;  // steps of six tokens round a window's weights to bf16
   std::int64_t retrieved = 0;
   for (int i = 0; i < steps; ++i) {
     CAPTURE(i);
@@ -103,6 +110,8 @@ TEST_CASE("pages by their best members, which a beam through the tree comes to; 
   decode(40, 27, {.keep = 16, .pages = {.beam = 3}, .path = route::retrieve}, in_turns);
 }
 
+TEST_CASE("as published, with one token of a hundred promoted") { decode<as_published>(40, 33, {.keep = 48, .path = route::retrieve}); }
+
 TEST_CASE("pages by the codes of all members, as they come; the best tokens of such pages") {
   decode<by_member_codes>(40, 27, {.keep = 16, .path = route::retrieve});
   decode<by_codes_of_both>(40, 28, {.keep = 12, .pages = {.pages = 3}, .path = route::retrieve});
@@ -130,6 +139,68 @@ TEST_CASE("layers and steps take the pages that the first of them has found, thr
   codes.index.reuse = {.layers = 2, .steps = 2};
   codes.index.interleave = true;
   decode(40, 27, {.keep = 16, .path = route::retrieve}, codes);
+}
+
+TEST_CASE("what a dropped step, a cut, a fork's parent or a closed sequence found is taken by nobody") {
+  by_means again;
+  again.index.reuse = {.layers = 2, .steps = 4};
+  twins<by_means> t(34, again);
+  const auto attend = [](auto& c, const auto& exec, const step& open, std::span<const test::token> ids, int layer) {
+    const auto q = test::rows_of<float>(ids, test::part::query, layer, 6, 24);
+    std::vector<float> out(ids.size() * 6 * 16);
+    c.attend(exec, open, layer, q.data(), out.data(), {.keep = 24, .path = route::retrieve});
+    return out;
+  };
+  // A step in which these layers attend, kept or dropped.
+  using part = std::pair<twins<by_means>::pair, std::int64_t>;
+  const auto advance = [&](const std::vector<part>& of, const std::vector<int>& layers, bool keep) {
+    std::vector<kvx::advance> batch_a, batch_b;
+    std::int64_t count = 0;
+    for (const auto& [s, n] : of) {
+      batch_a.push_back({s.a, n});
+      batch_b.push_back({s.b, n});
+      count += n;
+    }
+    const std::vector<test::token> ids = test::tokens(t.next, count);
+    t.next += static_cast<test::token>(count);
+    step x = t.a.begin(t.on_host, batch_a), y = t.b.begin(t.on_device, batch_b);
+    test::append_all(t.a, t.on_host, x, ids);
+    test::append_all(t.b, t.on_device, y, ids);
+    for (const int layer : layers) t.compare(attend(t.a, t.on_host, x, ids, layer), attend(t.b, t.on_device, y, ids, layer));
+    CHECK(t.apart == 0);
+    if (!keep) return;
+    t.a.commit(t.on_host, x);
+    t.b.commit(t.on_device, y);
+  };
+  const auto cut = [&](const twins<by_means>::pair& s, std::int64_t n) {
+    t.a.truncate(t.on_host, s.a, n);
+    t.b.truncate(t.on_device, s.b, n);
+  };
+  const auto fork_of = [&](const twins<by_means>::pair& s) {
+    return twins<by_means>::pair{t.a.fork(t.on_host, s.a), t.b.fork(t.on_device, s.b)};
+  };
+  t.grow(400, {});
+  const twins<by_means>::pair s = t.open[0];
+  advance({{s, 1}}, {0}, false);
+  advance({{s, 1}}, {2}, false);  // layer 2 takes what layer 0 finds
+  advance({{s, 1}}, {0, 2}, true);
+  advance({{s, 1}}, {0, 2}, true);
+  cut(s, 400);
+  advance({{s, 1}}, {2}, false);
+  advance({{s, 1}}, {0, 2}, true);
+  const twins<by_means>::pair first = fork_of(s);
+  for (int i = 0; i < 4; ++i) advance({{first, 1}}, {0, 2}, true);
+  t.a.close(t.on_host, first.a);
+  t.b.close(t.on_device, first.b);
+  advance({{s, 4}}, {0, 2}, true);
+  const twins<by_means>::pair second = fork_of(s);
+  advance({{second, 1}}, {0, 2}, true);  // where the first fork was, which searched at position 404
+  advance({{s, 36}}, {0}, true);  // keeps nothing, and the place of position 440 is that of 400
+  advance({{s, 1}}, {0}, true);
+  advance({{s, 2}}, {0}, true);
+  advance({{second, 36}, {s, 1}}, {0, 2}, true);  // searches at position 444, behind a prompt that goes its own way
+  advance({{s, 1}}, {0, 2}, true);
+  t.check_all();
 }
 
 TEST_CASE("long and short sequences and prompts in one step take their own ways") {

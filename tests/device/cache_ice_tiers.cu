@@ -26,6 +26,11 @@ using by_keys = ice<bf16, 40, 20, dci_shape{.block = 16, .by = dci_shape::metric
                     tiers{.value_bits = 2, .tail = true}>;
 using by_tail = ice<kvx::half, 16, 136, dci_shape{.block = 32, .by = dci_shape::metric::keys}, tiers{.value_bits = 0, .tail = true}>;
 
+using by_codes = ice<float, 24, 16, dci_shape{.block = 32, .rank = dci_shape::ranking::coded_member}, both>;
+using by_codes_of_halves =
+    ice<kvx::half, 40, 20, dci_shape{.block = 16, .by = dci_shape::metric::keys, .rank = dci_shape::ranking::coded_member},
+        tiers{.value_bits = 0, .tail = true}>;
+
 /// Columns of values of the retrieval zone of a sequence.
 template <class Cache>
 std::vector<std::byte> values_of_sequence(const Cache& c, sequence s, int value_bits) {
@@ -77,6 +82,10 @@ TEST_CASE("120 steps in tiers over semantic pages give what they give on the hos
 TEST_CASE("the same by mean keys, with two bits a value of bf16; means of wide values of half alone, under a soft cap") {
   decode<by_keys>(40, 22, {.keep = 5, .path = route::retrieve, .others = {.skip = 0}});
   decode<by_tail>(40, 26, {.keep = 9, .path = route::retrieve, .soft_cap = 3, .others = {.skip = 0}});
+}
+TEST_CASE("the same where pages are found by the codes of all members; with means of the others alone") {
+  decode<by_codes>(60, 33, {.keep = 12, .path = route::retrieve, .others = {.skip = 0}});
+  decode<by_codes_of_halves>(40, 34, {.keep = 9, .pages = {.pages = 3}, .path = route::retrieve, .others = {.skip = 0}});
 }
 
 TEST_CASE("without coded rows and tail: what a cache without tiers gives, bit for bit; budgets are refused; a graph is the same bits") {
