@@ -9,8 +9,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 namespace {
@@ -127,6 +129,21 @@ TEST_CASE("what a kernel declares counts with what a launch asks for: together t
     launch(exec, {dim3(1), 1, static_cast<std::size_t>(kib) * 1024}, declared_and_asked, x.data(), kib * 128);
   stream.wait();
   CHECK(x.read()[0] == 1 + (35 + 37 + 40 + 48) * 128 - 4);
+}
+
+TEST_CASE("a launch that asks for more shared memory than a block can have says how much, and how much there is") {
+  const test_stream stream;
+  const device exec{.stream = stream.get()};
+  const device_array<std::int64_t> x(std::vector<std::int64_t>{1});
+  int most = 0;
+  REQUIRE(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) == cudaSuccess);
+  CHECK(most > 48 * 1024);
+  const auto asked = static_cast<std::size_t>(most) + 4096;
+  const std::string says = std::to_string(asked) + " bytes of dynamic shared memory for a block of at most " + std::to_string(most);
+  CHECK_THROWS_WITH_AS(launch(exec, {dim3(1), 1, asked}, declared_and_asked, x.data(), 1), doctest::Contains(says.c_str()), cuda_error);
+  CHECK(cudaGetLastError() == cudaSuccess);
+  stream.wait();
+  CHECK(x.read()[0] == 1);
 }
 
 TEST_CASE("the default stream of a call is that of its device, whichever device is current") {

@@ -17,6 +17,8 @@ inline constexpr int warpSize = 32;
 
 namespace simt {
 
+inline constexpr std::size_t smem_max = 227 * 1024;  // of a block
+
 struct error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

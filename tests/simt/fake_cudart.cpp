@@ -224,7 +224,9 @@ cudaError_t cudaHostUnregister(void* p) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrCanUseHostPointerForRegisteredMem ? 1 : 0;
+  *value = attribute == cudaDevAttrCanUseHostPointerForRegisteredMem ? 1
+           : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin    ? static_cast<int>(simt::smem_max)
+                                                                     : 0;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* ordinal) {
@@ -384,7 +386,7 @@ const char* cudaGetErrorString(cudaError_t e) {
 }
 cudaError_t cudaFuncSetAttribute(const void* f, cudaFuncAttribute a, int v) {
   if (a == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    if (v > 227 * 1024) return set(cudaErrorInvalidValue);
+    if (v > static_cast<int>(simt::smem_max)) return set(cudaErrorInvalidValue);
     smem_opt_in[f] = v;
   }
   return cudaSuccess;

@@ -45,7 +45,6 @@ template <class T>
 using vec = std::vector<T, local_alloc<T>>;
 
 inline constexpr std::size_t stack_bytes = 256 * 1024;
-inline constexpr std::size_t smem_max = 227 * 1024;
 inline constexpr unsigned tag_ring = 1u << 14;
 
 static inline void acquire(void* tag) {

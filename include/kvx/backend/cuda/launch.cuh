@@ -3,11 +3,13 @@
 
 #include <kvx/backend/cuda/status.cuh>
 #include <kvx/backend/device.cuh>
+#include <kvx/core/check.hpp>
 
 #include <cuda_runtime.h>
 
 #include <cstddef>
 #include <mutex>
+#include <string>
 #include <utility>
 
 namespace kvx {
@@ -25,9 +27,22 @@ inline std::mutex& shared_memory_asked() {
   return asked;
 }
 
+/// Asks for a kernel's dynamic shared memory.
+///
+/// errors      cuda_error that says how much was asked for, and what a block can have together with what the kernel declares
+inline void ask_for_shared_memory(const void* kernel, std::size_t bytes, int ordinal) {
+  const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (code == cudaSuccess) return;
+  int most = 0;
+  (void)cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
+  const std::string call = joined(
+      {"cudaFuncSetAttribute: ", std::to_string(bytes), " bytes of dynamic shared memory for a block of at most ", std::to_string(most)});
+  check(call.c_str(), code);
+}
+
 /// Enqueues a kernel. Nothing is enqueued for an empty grid.
 ///
-/// errors      cuda_error where the runtime refuses the launch
+/// errors      cuda_error where the runtime refuses the launch, or the shared memory
 /// cost        no allocation, no synchronisation: may be captured in a graph
 template <class... Parameters, class... Arguments>
 void launch(const device& exec, const launch_shape& shape, void (*kernel)(Parameters...), Arguments&&... arguments) {
@@ -37,8 +52,7 @@ void launch(const device& exec, const launch_shape& shape, void (*kernel)(Parame
   std::unique_lock<std::mutex> asking(shared_memory_asked(), std::defer_lock);
   if (shape.shared_bytes > granted) {
     asking.lock();
-    check("cudaFuncSetAttribute", cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                       static_cast<int>(shape.shared_bytes)));
+    ask_for_shared_memory(reinterpret_cast<const void*>(kernel), shape.shared_bytes, exec.ordinal);
   }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
