@@ -249,7 +249,7 @@ class cache {
 template <class Backend, class Spec>
 cache<Backend, Spec>::cache(const Backend& exec, Spec spec, kvx::geometry geometry, call_site where)
     : parts_(plan_parts(std::move(spec), std::move(geometry), where, spills)),
-      memory_(allocate(exec, parts_.plan.bytes.rows + parts_.plan.bytes.columns)),
+      memory_(allocate(exec, parts_.plan.bytes.rows + parts_.plan.bytes.columns, where)),
       runner_(make_runner(exec, parts_, where)) {
   parts_.layers = place_layers<layout>(parts_.geometry, parts_.plan, parts::columns, memory_.data());
   parts_.balances = make_balances(parts_);
@@ -271,7 +271,7 @@ sequence cache<Backend, Spec>::fork(const Backend& exec, sequence s, std::int64_
   const sequence result = parts_.book->fork(s, tokens, layout::shares_pages, copies, where);
   parts_.balances.assign(result.slot, std::move(learned));
   try {
-    runner_.copy(exec, parts_, copies);
+    runner_.copy(exec, parts_, copies, where);
   } catch (...) {
     parts_.book->close(result, where);
     parts_.balances.truncate(result.slot, 0);
@@ -371,7 +371,7 @@ void cache<Backend, Spec>::finish(const Backend& exec, kvx::step& step, std::spa
     for (int l = 0; l < geometry().layers; ++l)
       require(step.appended_[static_cast<std::size_t>(l)], "commit: a layer was not appended", where);
   }
-  runner_.encode(exec, parts_, step.plan_, accepted);
+  runner_.encode(exec, parts_, step.plan_, accepted, where);
   for (std::size_t i = 0; i < step.plan_.learning.size(); ++i)
     parts_.balances.accept(step.plan_.learning[i], step.entries()[i], accepted.empty() ? step.entries()[i].tokens : accepted[i]);
   parts_.book->commit(step.plan_.reserved, accepted);

@@ -25,10 +25,10 @@ namespace kvx {
 ///     attend(exec, parts, step, layer, q, out, options, where)
 ///     observe(exec, parts, step, layer, q)
 ///     replayed(step, where)                                   // a graph was launched in place of them
-///     encode(exec, parts, step, accepted)                     // first part of commit: may throw, and nothing can be seen of it
-///     encode(exec, parts, step, accepted, first, layers)      // the same of some layers, of a sequence that is being restored
+///     encode(exec, parts, step, accepted, where)              // first part of commit: may throw, and nothing can be seen of it
+///     encode(exec, parts, step, accepted, first, layers, where)   // the same of some layers, of a sequence that is being restored
 ///     place(exec, parts, step, where)                         // what is restored is near from here on, until others are planned or placed
-///     copy(exec, parts, copies)                               // rows and columns of pages
+///     copy(exec, parts, copies, where)                        // rows and columns of pages
 ///     forget_queries(exec, parts, step)                       // of the new tokens of a restored sequence, behind the copies
 ///     hold(parts, slot, where)                                // rows of a sequence lie at their addresses as long as the result is there
 ///     count(parts, stats)                                     // what it adds to the counts of a cache, where there is something

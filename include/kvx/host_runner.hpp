@@ -73,6 +73,7 @@ class host_runner {
   }
 
   void plan(const host& exec, const parts& of, step_plan& step, call_site where) {
+    require_memory(exec, where);
     ahead_.finish();
     step.workers = worker_count(exec);
     std::int64_t scratch = 0;
@@ -81,7 +82,7 @@ class host_runner {
           std::max(scratch, attend_layer_scratch(exec, of.spec, of.layers[0], step.rows(static_cast<int>(g)), of.geometry.query_heads));
     if (scratch > scratch_.size()) scratch_ = allocate(exec, scratch);
     offload_.plan(of, step, where);
-    copy(exec, of, step.reserved.copies);
+    copy(exec, of, step.reserved.copies, where);
     forget_queries(exec, of, step);
     if constexpr (packs) writer_.follow(of, step);
     if constexpr (parts::columns.size() > 0) ahead_.plan(of, step);
@@ -143,28 +144,31 @@ class host_runner {
     if constexpr (packs) writer_.observe(of, step, layer, q);
   }
 
-  void encode(const host& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted) {
+  void encode(const host& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted, call_site where) {
+    require_memory(exec, where);
     const auto* const begun = ahead_.of(step);
     if (begun != nullptr) begun->finish();
     if (auto* const failed = ahead_.of(step)) failed->rethrow();
     const auto ready = [&](int layer) { return begun != nullptr && begun->ready(layer); };
     for (int first = 0, end = 0; first < of.geometry.layers; first = end) {
       for (end = first + 1; end < of.geometry.layers && ready(end) == ready(first);) ++end;
-      if (!ready(first)) encode(exec, of, step, accepted, first, end - first);
+      if (!ready(first)) encode(exec, of, step, accepted, first, end - first, where);
     }
     if constexpr (offloads_to_file<layout>()) ahead_.finish();  // a step beside this one may be indexing a block that both have
-    offload_.store(of, step, accepted, call_site::here());
+    offload_.store(of, step, accepted, where);
   }
 
   /// The same for some of the layers.
-  void encode(const host& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted, int first_layer, int layers) {
+  void encode(const host& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted, int first_layer, int layers,
+              call_site where) {
+    require_memory(exec, where);
     ahead_.finish();
     encode_layers(exec, columns_by(writer_), of, step, accepted, first_layer, layers);
   }
 
-  void copy(const host& exec, const parts& of, std::span<const page_copy> copies) {
+  void copy(const host& exec, const parts& of, std::span<const page_copy> copies, call_site where) {
     ahead_.finish();
-    [[maybe_unused]] const auto held = offload_.hold_sources(of, copies, call_site::here());
+    [[maybe_unused]] const auto held = offload_.hold_sources(of, copies, where);
     copy_pages<layout>(exec, of.plan, std::span<const memory>(of.layers), copies);
   }
 

@@ -121,7 +121,7 @@ restoring<Backend, Spec, Store> cache<Backend, Spec>::restore_layers(const Backe
     kvx::step step(parts_.book, {&entry, 1}, parts_.retrieving_group(), contested_units<Spec>(parts_), where);
     plan_batch(exec, parts_, {&entry, 1}, step.plan_, where);
     runner_.place(exec, parts_, step.plan_, where);
-    runner_.copy(exec, parts_, step.plan_.reserved.copies);
+    runner_.copy(exec, parts_, step.plan_.reserved.copies, where);
     runner_.forget_queries(exec, parts_, step.plan_);
     count_copies(step.plan_.reserved.copies);
     std::shared_ptr<balance_table> balance;
@@ -173,7 +173,7 @@ status cache<Backend, Spec>::decode_layer(const Backend& exec, restoring<Backend
   if (!of.ok()) return of.state_;
   if (!of.columns_stored_) {
     [[maybe_unused]] const auto held = runner_.hold(parts_, of.of_.slot, where);  // rows of the sequence that it continues may be far
-    runner_.encode(exec, parts_, of.plan_, {}, of.ready_, end - of.ready_);
+    runner_.encode(exec, parts_, of.plan_, {}, of.ready_, end - of.ready_, where);
   }
   of.ready_ = end;
   if (of.done() && !of.plan_.learning.empty())

@@ -13,8 +13,10 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <random>
 #include <span>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -43,6 +45,11 @@ bool fails() {
 }
 ssize_t read_or_fail(int file, void* bytes, std::size_t n, off_t at) { return fails() ? -1 : ::pread(file, bytes, n, at); }
 ssize_t write_or_fail(int file, const void* bytes, std::size_t n, off_t at) { return fails() ? -1 : ::pwrite(file, bytes, n, at); }
+/// Whether an error names a line of the caller's, not one of the library's.
+bool is_of_caller(const std::exception& error) {
+  const std::string_view text = error.what();
+  return text.find("far_file.cpp:") != text.npos || text.find("feed.hpp:") != text.npos;
+}
 ssize_t read_nothing(int, void*, std::size_t, off_t) { return 0; }
 
 geometry small(std::int64_t near) {
@@ -263,11 +270,13 @@ TEST_CASE("rows in a file: a disk that is full or fails in the middle of decodin
         b.commit(exec, on_b);
         failing = 0;
         break;
-      } catch (const capacity_error&) {
+      } catch (const capacity_error& error) {
         CHECK(error_of_failure == ENOSPC);
+        CHECK(is_of_caller(error));
         ++refused;
       } catch (const std::system_error& error) {
         CHECK(error.code().value() == EIO);
+        CHECK(is_of_caller(error));
         ++refused;
       }
       CHECK(b.length(y) == static_cast<std::int64_t>(next - 1 - ids.size()));

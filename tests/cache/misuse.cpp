@@ -278,6 +278,19 @@ TEST_CASE("a geometry out of its limits names the field") {
   }
 }
 
+TEST_CASE_FIXTURE(fixture, "an execution without memory") {
+  const host nowhere{.threads = 1, .memory = nullptr};
+  refuses("host.memory is null", [&] { const small none(nowhere, {}, two_layers()); });
+  const cache<host, spec<external<half, page_shape{.tokens = 4, .key_dim = 6, .value_dim = 3}>>> rows_elsewhere(exec, {}, two_layers());
+  refuses("host.memory is null", [&] { const auto none = decltype(rows_elsewhere)(nowhere, {}, two_layers()); });
+  refuses("host.memory is null", [&] { c.begin(nowhere, {{a, 1}}); });
+  step s = c.begin(exec, {{a, 1}});
+  append_all(c, exec, s, tokens(11, 1));
+  refuses("host.memory is null", [&] { c.commit(nowhere, s); });
+  c.commit(exec, s);
+  CHECK(c.length(a) == 11);
+}
+
 TEST_CASE("default rollback does not keep small caches from being built") {
   CHECK_NOTHROW(slabs::bytes({.layers = 1, .kv_heads = 1, .query_heads = 1, .max_tokens = 16}));
 }

@@ -93,6 +93,25 @@ TEST_CASE("a cache that does not fit is not built, and nothing stays") {
   CHECK(x.memory.blocks == 0);
 }
 
+TEST_CASE("an execution without memory is refused, by the caller's line") {
+  fixture<retrieving> x;
+  auto& c = x.c->on_device();
+  device nowhere = x.exec;
+  nowhere.memory = nullptr;
+  const auto refused = [](auto&& call) {
+    CHECK_THROWS_WITH_AS(call(), doctest::Contains("cache_exceptions.cu:"), usage_error);
+    CHECK_THROWS_WITH_AS(call(), doctest::Contains("device.memory is null"), usage_error);
+  };
+  const sequence a = c.open(x.exec);
+  refused([&] { cache<device, retrieving>(nowhere, {}, x.g); });
+  refused([&] { (void)c.begin(nowhere, {{a, 1}}); });
+  step step = c.begin(x.exec, {{a, 1}});
+  append_all(*x.c, x.exec, step, tokens(1, 1));
+  refused([&] { c.commit(nowhere, step); });
+  c.commit(x.exec, step);
+  CHECK(c.length(a) == 1);
+}
+
 TEST_CASE("a step outlives its cache") {
   fixture<retrieving> x;
   std::optional<step> left;

@@ -3,6 +3,7 @@
 
 #include <kvx/backend/memory.hpp>
 #include <kvx/backend/parallel_for.hpp>
+#include <kvx/core/check.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +19,7 @@ namespace kvx {
 /// parallel    runs tasks side by side: OpenMP where the translation unit is compiled with it, else one after the other;
 ///             hand in your own to use the threads of your program. Write host{...}, with braces, where units with and without OpenMP are
 ///             linked together: a plain `host exec;` may have either's
-/// memory      where a cache takes its rows, columns and scratch from; it must outlive the cache
+/// memory      where a cache takes its rows, columns and scratch from; it must outlive the cache, and is never null
 /// index_ahead   of the execution that a cache is built with: so many layers of a step may be indexed beside the caller, on a thread of the
 ///             cache's own, while later layers compute; 0: all of them in commit. Results do not depend on it
 struct host {
@@ -53,7 +54,13 @@ inline host limited(const host& exec, int workers) {
   return fewer;
 }
 
-/// Memory of this backend; throws what the resource throws.
-inline memory_block allocate(const host& exec, std::int64_t bytes) { return memory_block(exec.memory, bytes); }
+/// Throws a usage_error where an execution has no memory to take from.
+inline void require_memory(const host& exec, call_site where) { require(exec.memory != nullptr, "host.memory is null", where); }
+
+/// Memory of this backend; throws what the resource throws, and a usage_error where there is no resource.
+inline memory_block allocate(const host& exec, std::int64_t bytes, call_site where = call_site::here()) {
+  require_memory(exec, where);
+  return memory_block(exec.memory, bytes);
+}
 
 }  // namespace kvx

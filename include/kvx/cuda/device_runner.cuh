@@ -88,6 +88,7 @@ class device_runner {
 
   void plan(const device& exec, const parts& of, step_plan& step, call_site where) {
     require_uncaptured(exec, where);
+    require_memory(exec, where);
     const auto now = std::make_shared<device_step>(vacant(exec, of));
     now->tokens = step.reserved.tokens;
     now->entries = static_cast<int>(step.reserved.parts.size());
@@ -105,7 +106,7 @@ class device_runner {
     now->replayable = std::none_of(now->runs.begin(), now->runs.end(), [](const retrieve_run& r) { return r.prompt; });
     scratch_.reserve(exec, attend_layer_scratch(exec, of, *now, attend_options{}, now->replayable), captured_);
     upload(exec, of, step, *now, where);
-    copy(exec, of, step.reserved.copies);
+    copy(exec, of, step.reserved.copies, where);
     if constexpr (device_learns<Spec>) forget_queries(exec, of, *now);
     kept_.begin(exec, now->descriptor->at.slots, now->batch(of.retrieving_group(), false));
     step.of_backend = now;
@@ -150,13 +151,15 @@ class device_runner {
     require(planned(step).longest <= planned(step).planned, "replayed: a graph is planned for sequences of max_tokens", where);
   }
 
-  void encode(const device& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted) {
-    encode(exec, of, step, accepted, 0, of.geometry.layers);
+  void encode(const device& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted, call_site where) {
+    encode(exec, of, step, accepted, 0, of.geometry.layers, where);
   }
 
   /// The same for some of the layers.
-  void encode(const device& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted, int first_layer, int layers) {
-    require_uncaptured(exec);
+  void encode(const device& exec, const parts& of, step_plan& step, std::span<const std::int64_t> accepted, int first_layer, int layers,
+              call_site where) {
+    require_uncaptured(exec, where);
+    require_memory(exec, where);
     [[maybe_unused]] const auto frame_of = [&](std::int32_t page) {
       if constexpr (spills) {
         return offload_.frame(page);
@@ -196,8 +199,9 @@ class device_runner {
     if constexpr (device_learns<Spec>) forget_restored(exec, of, step);
   }
 
-  void copy(const device& exec, const parts& of, std::span<const page_copy> copies) {
+  void copy(const device& exec, const parts& of, std::span<const page_copy> copies, call_site where) {
     if (copies.empty()) return;
+    require_memory(exec, where);
     release(exec);
     copy_pages<layout>(exec, of.plan, std::span<const memory>(of.layers), copies, uploads_, lists_);
     if constexpr (spills) offload_.copy(exec, of, copies);

@@ -103,12 +103,12 @@ class far_file {
   far_calls calls_;
 };
 
-/// What a cache throws for what a far_file has returned.
+/// What a cache throws for what a far_file has returned: with the caller's line.
 ///
 /// errors      capacity_error where the disk is full; else std::system_error
 [[noreturn]] inline void throw_far_error(int error, const char* doing, std::int64_t bytes, call_site where) {
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) throw capacity_error("bytes of the file of far rows", bytes, 0, where);
-  throw std::system_error(error, std::generic_category(), joined({"far rows: ", doing}));
+  throw std::system_error(error, std::generic_category(), joined({where.file, ":", std::to_string(where.line), ": far rows: ", doing}));
 }
 
 }  // namespace kvx
