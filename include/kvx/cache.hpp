@@ -175,7 +175,7 @@ class cache {
   restored restore(const Backend& exec, const Store& from, const digest& key, const restore_options& options = {},
                    call_site where = call_site::here());
 
-  /// A new sequence of the longest prefix of these tokens that is stored, and can be cut there.
+  /// A new sequence of the longest prefix of these tokens that is stored, sound, and can be cut there; else the status of the longest.
   template <class Store>
   restored restore_prefix(const Backend& exec, const Store& from, const prefix_index& prefixes, std::span<const std::int32_t> token_ids,
                           const restore_options& options = {}, call_site where = call_site::here());

@@ -23,8 +23,6 @@ namespace kvx {
 
 /// What a status says where rows that a length needs are not stored, since windows have left them behind: another length may do.
 inline constexpr char rows_are_missing[] = "frame: rows of a layer are missing";
-inline constexpr char sink_is_missing[] = "frame: rows of a window layer's sink are missing";
-inline bool lacks_rows(const status& s) { return s.what == rows_are_missing || s.what == sink_is_missing; }
 
 /// Sections by what they are for. Nothing of their bytes is read.
 ///
@@ -156,7 +154,7 @@ class stored_sections {
         if (position > 0 && (!rules.grows || kept > round_down(rules.first_needed(end), rules.page_tokens)))
           return {status::code::mismatch, rows_are_missing};
         if (position < rules.sink && position + end_of_first_run(frame, sections) < std::min(rules.sink, end))
-          return {status::code::mismatch, sink_is_missing};
+          return {status::code::mismatch, "frame: rows of a window layer's sink are missing"};
         first_kept_[g] = std::max(first_kept_[g], kept);
       }
       if (rules.window > 0 && rules.grows)

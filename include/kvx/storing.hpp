@@ -212,14 +212,14 @@ restored cache<Backend, Spec>::restore_prefix(const Backend& exec, const Store& 
     part.tokens = tokens;
     part.token_ids = token_ids;
     result = restore(exec, from, match.key, part, where);
-    return result.state != status::code::not_found && !lacks_rows(result.state);
+    return result.ok();
   };
   const std::optional<prefix_match> longest = prefixes.longest(of, token_ids);
   if (!longest || attempt(*longest, longest->common)) return result;
   const restored of_longest = result;
   const std::vector<prefix_match> all = prefixes.all(of, token_ids);
   for (const prefix_match& match : all) {
-    if (match.key != longest->key && attempt(match, match.common)) return result;
+    if ((match.key != longest->key || match.common != longest->common) && attempt(match, match.common)) return result;
   }
   std::int64_t sink = longest->common;  // a length that windows see whole
   for (const layer_group& group : parts_.plan.groups) sink = group.rules.window > 0 ? std::min(sink, group.rules.sink) : sink;

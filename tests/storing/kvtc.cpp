@@ -213,11 +213,18 @@ TEST_CASE("a prefix is the beginning of the whole; the longest stored one is fou
   CHECK(b.restore_prefix(exec, store, prefixes, ids_of(40)).state == status::code::not_found);  // without the salt
   const std::vector<std::int32_t> none{7};
   CHECK(b.restore_prefix(exec, store, prefixes, none, {.salt = "salt"}).state == status::code::not_found);
-  // An index that is wrong cannot give rows of other tokens.
+  // An index that is wrong cannot give rows of other tokens, and hides no shorter prefix.
   std::vector<std::int32_t> wrong = ids;
   wrong[30] = 0;
   prefixes.insert(family, wrong, key_of(family, ids));
-  const restored other = b.restore_prefix(exec, store, prefixes, wrong, {.salt = "salt"});
+  const restored shorter = b.restore_prefix(exec, store, prefixes, wrong, {.salt = "salt"});
+  REQUIRE_MESSAGE(shorter.ok(), message(shorter.state));
+  CHECK(shorter.tokens == 30);
+  const restored direct = b.restore(exec, store, key_of(family, std::span(ids).first(40)), {.tokens = 30});
+  CHECK(snapshot(b, shorter.of) == snapshot(b, direct.of));
+  prefix_index alone;
+  alone.insert(family, wrong, key_of(family, ids));
+  const restored other = b.restore_prefix(exec, store, alone, wrong, {.salt = "salt"});
   CHECK(other.state == status::code::mismatch);
   CHECK(std::string(other.state.what).find("token ids") != std::string::npos);
 }
