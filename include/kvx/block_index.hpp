@@ -3,7 +3,7 @@
 
 #include <kvx/backend/host.hpp>
 #include <kvx/cache_parts.hpp>
-#include <kvx/core/check.hpp>
+#include <kvx/cache_stats.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/entering_blocks.hpp>
 #include <kvx/entering_pages.hpp>
@@ -50,11 +50,9 @@ class block_index {
   using E = typename layout::element_type;
   static constexpr dci_shape shape = Spec::index_type::shape;
 
-  block_index(const parts& of, call_site where) : encoder_{{make_key_encoder<E, Spec::sketch.bits>(Spec::sketch, layout::shape.key_dim)}} {
+  explicit block_index(const parts& of) : encoder_{{make_key_encoder<E, Spec::sketch.bits>(Spec::sketch, layout::shape.key_dim)}} {
     if constexpr (any(Spec::others))
       encoder_.values = make_value_encoder<E, Spec::others.value_bits>(layout::shape.value_dim, Spec::sketch.seed);
-    require_range("index.reuse.layers", of.spec.index.reuse.layers, 1, 4096, where);
-    require_range("index.reuse.steps", of.spec.index.reuse.steps, 1, most_keeping_tokens, where);
     for (int l = 0; l < of.geometry.layers; ++l) {
       if (of.geometry.kind(l).sees == layer_kind::attention::retrieve) layers_.push_back(l);
     }
@@ -67,6 +65,8 @@ class block_index {
 
   /// Null where every token of every layer searches.
   kept_pages* kept(const parts& of) { return of.spec.index.reuse.any() ? &kept_ : nullptr; }
+
+  void count(cache_stats& to) const { to.selection_bytes += kept_.bytes(); }
 
   /// A sequence keeps its first `tokens` tokens alone.
   void cut(std::uint32_t slot, std::int64_t tokens) noexcept {

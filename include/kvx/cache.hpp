@@ -69,9 +69,9 @@ class cache {
     return *this;
   }
 
-  /// Memory that a cache of this geometry will reserve.
-  static cache_bytes bytes(const kvx::geometry& geometry, call_site where = call_site::here()) {
-    return plan<layout>(geometry, Spec::columns(layout::shape), where, spills, zones).bytes;
+  /// Memory that a cache of this geometry, and of these policies, will reserve.
+  static cache_bytes bytes(const kvx::geometry& geometry, const Spec& spec = {}, call_site where = call_site::here()) {
+    return plan_of(spec, geometry, where, spills).bytes;
   }
 
   const kvx::geometry& geometry() const { return parts_.geometry; }

@@ -4,6 +4,8 @@
 #include <kvx/cache_plan.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/geometry.hpp>
+#include <kvx/index/block_columns.hpp>
+#include <kvx/index/page_reuse.hpp>
 #include <kvx/layer_memory.hpp>
 #include <kvx/layout/sequence_book.hpp>
 #include <kvx/learned_balance.hpp>
@@ -56,12 +58,25 @@ struct cache_parts {
   }
 };
 
+/// The plan of a cache of these policies; throws a usage_error where the geometry or what a policy holds breaks a limit.
+template <class Spec>
+cache_plan plan_of(const Spec& spec, const kvx::geometry& geometry, call_site where, bool spills) {
+  cache_plan result = plan<typename Spec::layout_type>(geometry, cache_parts<Spec>::columns, where, spills, Spec::zones);
+  if constexpr (packs_blocks<typename Spec::index_type>) {
+    require_reuse(spec.index.reuse, where);
+    std::int64_t layers = 0;
+    for (const layer_group& group : result.groups) layers += group.retrieving;
+    result.bytes.selections = kept_bytes(spec.index.reuse, geometry.max_sequences, layers, geometry.kv_heads);
+  }
+  return result;
+}
+
 /// Parts of a cache whose memory is not there yet: no layers have addresses.
 template <class Spec>
 cache_parts<Spec> plan_parts(Spec spec, kvx::geometry geometry, call_site where, bool spills) {
   using layout = typename Spec::layout_type;
   cache_parts<Spec> result{std::move(geometry), std::move(spec), {}, {}, {}, {}};
-  result.plan = kvx::plan<layout>(result.geometry, cache_parts<Spec>::columns, where, spills, Spec::zones);
+  result.plan = plan_of(result.spec, result.geometry, where, spills);
   require_range("geometry.rope.dims", result.geometry.rope.dims, 0, layout::shape.key_dim, where);
   std::vector<sequence_book::group> groups;
   for (const layer_group& g : result.plan.groups) groups.push_back({g.rules, page_pool(g.units)});

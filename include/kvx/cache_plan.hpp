@@ -23,8 +23,9 @@ struct cache_bytes {
   std::int64_t columns = 0;
   std::int64_t tables = 0;  ///< reference counts and page tables
   std::int64_t slots = 0;   ///< near copies of far rows, and what finds them
+  std::int64_t selections = 0;  ///< index.reuse: what is kept for other layers and steps; on the host it comes with the sequences
   std::int64_t far = 0;     ///< rows in page-locked host memory
-  std::int64_t near() const { return rows + columns + tables + slots; }
+  std::int64_t near() const { return rows + columns + tables + slots + selections; }
   std::int64_t total() const { return near() + far; }
 };
 

@@ -38,6 +38,7 @@ struct cache_stats {
   std::int64_t far_bytes = 0;     ///< rows elsewhere
   std::int64_t rows_copied = 0;  ///< by copies on write and forks of slabs, since the cache was built; K and V of one layer count as one
   std::int64_t slot_bytes = 0;   ///< near copies of far rows that were selected lately
+  std::int64_t selection_bytes = 0;  ///< index.reuse: selections that are kept for other layers and steps, of closed sequences too
 
   std::int64_t selected_near = 0;  ///< on a device, chosen rows since the cache was built, by where they were found: in a near page, in a
   std::int64_t selected_hot = 0;  ///< slot, far; not counted where slots take semantic pages
@@ -49,7 +50,7 @@ struct cache_stats {
   std::int64_t far_bytes_moved = 0;  ///< and the bytes read
   double index_seconds = 0;  ///< host::index_ahead: what the cache's thread worked since the cache was built,
   double index_waited_seconds = 0;  ///< and how long callers waited for it
-  std::int64_t near_bytes() const { return row_bytes + column_bytes + slot_bytes; }
+  std::int64_t near_bytes() const { return row_bytes + column_bytes + slot_bytes + selection_bytes; }
 
   /// Of the far pages or rows that were asked for, the part that was in slots.
   double hit_rate() const { return far_wanted > 0 ? static_cast<double>(far_hit) / static_cast<double>(far_wanted) : 0; }

@@ -68,7 +68,7 @@ class host_runner {
   static constexpr bool packs = packs_blocks<typename Spec::index_type>;
 
   host_runner(const host& exec, const parts& of, call_site where)
-      : writer_(make_writer(exec, of, where)), offload_(exec, of, where), ahead_(exec) {
+      : writer_(make_writer(exec, of)), offload_(exec, of, where), ahead_(exec) {
     if (exec.index_ahead > 0) columns_ = std::make_shared<column_writer_type>(columns_by(writer_));
   }
 
@@ -181,6 +181,7 @@ class host_runner {
   void count(const parts& of, cache_stats& to) const {
     offload_.count(of, to);
     ahead_.count(to);
+    if constexpr (packs) writer_.count(to);
   }
 
   void replayed(const step_plan&, call_site where) const { require(false, "replayed: only a device launches graphs", where); }
@@ -228,15 +229,15 @@ class host_runner {
     return offload_.hold(of, pages, place.ordinal, where);
   }
 
-  static auto make_writer([[maybe_unused]] const host& exec, const parts& of, [[maybe_unused]] call_site where) {
+  static auto make_writer([[maybe_unused]] const host& exec, const parts& of) {
     if constexpr (packs) {
-      return block_index<Spec>(of, where);
+      return block_index<Spec>(of);
     } else {
       return column_writer<Spec>(exec, of.spec);
     }
   }
 
-  using writer_type = decltype(make_writer(std::declval<host>(), std::declval<parts>(), call_site{}));
+  using writer_type = decltype(make_writer(std::declval<host>(), std::declval<parts>()));
   using column_writer_type = std::remove_cvref_t<decltype(columns_by(std::declval<const writer_type&>()))>;
   writer_type writer_;
   memory_block scratch_;

@@ -82,6 +82,10 @@ TEST_CASE("layers and steps take the pages that the first of them has found") {
   tree again;
   again.index.reuse = {.layers = 2, .steps = 4};
   cache<host, tree> plain(exec, {}, layers(3)), c(exec, again, layers(3));
+  constexpr std::int64_t of_sequence = 2 * 2 * (32 / 4 + 2) * 272;  // layers that search, heads, places
+  CHECK(c.bytes(layers(3), again).selections == 3 * of_sequence);
+  CHECK(c.bytes(layers(3), again).total() == c.bytes(layers(3)).total() + 3 * of_sequence);
+  CHECK(c.stats().selection_bytes == 0);
   const sequence s = c.open(exec), t = plain.open(exec);
   feed(c, exec, s, tokens(1, 400));
   feed(plain, exec, t, tokens(1, 400));
@@ -106,6 +110,9 @@ TEST_CASE("layers and steps take the pages that the first of them has found") {
   };
   std::vector<std::vector<float>> first;
   for (std::int64_t p = 400; p < 412; ++p) first.push_back(advance(p, 1, true));
+  CHECK(plain.stats().selection_bytes == 0);
+  CHECK(c.stats().selection_bytes == of_sequence);
+  CHECK(c.stats().near_bytes() == plain.stats().near_bytes() + of_sequence);
   CHECK(differ[0] > 3);
   CHECK(differ[1] > 9);
   CHECK(differ[2] > 3);
@@ -142,4 +149,5 @@ TEST_CASE("layers and steps take the pages that the first of them has found") {
 
   again.index.reuse = {.layers = 1, .steps = 33};
   CHECK_THROWS_AS((cache<host, tree>(exec, again, layers(1))), usage_error);
+  CHECK_THROWS_AS(c.bytes(layers(1), again), usage_error);
 }

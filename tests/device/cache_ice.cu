@@ -223,6 +223,9 @@ TEST_CASE("what a device does not do with semantic pages is refused, and the cac
     again.index.reuse = reuse;
     CHECK_THROWS_AS((cache<device, by_means>(exec, again, g)), usage_error);
   }
+  by_means again;
+  again.index.reuse = {.layers = 2};
+  CHECK(cache<device, by_means>(exec, again, g).stats().selection_bytes == cache<device, by_means>::bytes(g, again).selections);
   test::cache_on_host<by_means> c(exec, {}, g);
   const sequence s = c.open(exec);
   step one = c.begin(exec, {{s, 1}});

@@ -203,6 +203,7 @@ TEST_CASE("random histories: what is taken is what the host takes") {
     CAPTURE(reuse.layers);
     CAPTURE(reuse.steps);
     both b(reuse);
+    CHECK(b.on_device.bytes() == kept_bytes(reuse, sequences, layers, heads));
     std::mt19937 random(static_cast<unsigned>(reuse.steps));
     const auto below = [&](unsigned n) { return static_cast<std::int64_t>(random() % n); };
     for (int i = 0; i < 120; ++i) {

@@ -222,6 +222,7 @@ class device_runner {
 
   void count(const parts& of, cache_stats& to) const {
     if constexpr (spills) offload_.count(of, to);
+    to.selection_bytes += kept_.bytes();
   }
 
   /// What storing keeps in device memory, such as the models of a codec: made when it is first asked for, of one type a cache.

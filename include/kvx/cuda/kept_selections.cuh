@@ -27,17 +27,17 @@ class kept_selections {
   /// errors      usage_error: index.reuse is out of its range
   kept_selections(const device& exec, const page_reuse& reuse, std::int64_t slots, int layers, int heads,
                   call_site where = call_site::here()) {
-    require_range("index.reuse.layers", reuse.layers, 1, 4096, where);
-    require_range("index.reuse.steps", reuse.steps, 1, most_keeping_tokens, where);
+    require_reuse(reuse, where);
     arrays_ = {reuse, nullptr, layers, heads};
     if (!reuse.any() || layers == 0) return;
-    memory_ = allocate(exec, slots * arrays_.of_slot() * static_cast<std::int64_t>(sizeof(kept_selection)));
+    memory_ = allocate(exec, kept_bytes(reuse, slots, layers, heads), where);
     arrays_.data = reinterpret_cast<kept_selection*>(memory_.data());
     const current_device here(exec.ordinal);
     check("cudaMemsetAsync", cudaMemsetAsync(memory_.data(), 0xff, static_cast<std::size_t>(memory_.size()), exec.stream));  // positions -1
   }
 
   const kept_page_arrays& arrays() const { return arrays_; }
+  std::int64_t bytes() const { return memory_.size(); }  ///< held from the start
 
   /// Nothing is kept of positions that are not committed.
   void begin(const device& exec, const std::int32_t* slots, const device_batch& batch) const {

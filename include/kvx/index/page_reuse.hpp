@@ -2,6 +2,8 @@
 // Whose pages a token attends to: which layers and positions search, and where what they find is kept for the others.
 
 #include <kvx/core/annotate.hpp>
+#include <kvx/core/bits.hpp>
+#include <kvx/core/check.hpp>
 
 #include <cstdint>
 
@@ -58,5 +60,22 @@ struct kept_selection {
   std::int32_t count = 0;
   std::int32_t pages[most_kept_pages] = {};
 };
+
+/// Selections that are kept of a sequence, of so many layers that retrieve.
+KVX_HD constexpr std::int64_t kept_of_sequence(const page_reuse& r, std::int64_t layers, std::int64_t heads) {
+  return r.any() ? ceil_div(layers, r.layers) * heads * kept_places(r) : 0;
+}
+
+/// Their bytes, of so many sequences.
+constexpr std::int64_t kept_bytes(const page_reuse& r, std::int64_t sequences, std::int64_t layers, std::int64_t heads) {
+  return sequences * kept_of_sequence(r, layers, heads) * static_cast<std::int64_t>(sizeof(kept_selection));
+}
+static_assert(kept_bytes({2, 4}, 3, 3, 2) == 3 * 2 * 2 * 10 * 272 && kept_bytes({}, 3, 3, 2) == 0);
+
+/// Throws a usage_error for a reuse out of its range.
+inline void require_reuse(const page_reuse& r, call_site where) {
+  require_range("index.reuse.layers", r.layers, 1, 4096, where);
+  require_range("index.reuse.steps", r.steps, 1, most_keeping_tokens, where);
+}
 
 }  // namespace kvx

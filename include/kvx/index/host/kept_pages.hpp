@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -25,8 +26,7 @@ class kept_pages {
 
   /// Memory for a sequence whose next token stands at position n; what was found there and behind it is forgotten.
   void begin(std::uint32_t slot, std::int64_t n) {
-    const std::int64_t layers = (layers_ + reuse_.layers - 1) / reuse_.layers;
-    slots_[slot].resize(static_cast<std::size_t>(layers * heads_ * kept_places(reuse_)));
+    slots_[slot].resize(static_cast<std::size_t>(kept_of_sequence(reuse_, layers_, heads_)));
     cut(slot, n);
   }
   void cut(std::uint32_t slot, std::int64_t n) noexcept {
@@ -34,6 +34,13 @@ class kept_pages {
     for (kept_selection& s : slots_[slot]) {
       if (s.position >= n) s.position = -1;
     }
+  }
+
+  /// Memory that is held.
+  std::int64_t bytes() const {
+    std::int64_t result = 0;
+    for (const auto& of_slot : slots_) result += std::ssize(of_slot) * static_cast<std::int64_t>(sizeof(kept_selection));
+    return result;
   }
 
   /// What the token at a position of a layer takes; nothing where that is not kept, or where it searches itself.
