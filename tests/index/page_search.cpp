@@ -293,6 +293,11 @@ TEST_CASE("pages are looked at while the next one promises more than what was fo
   const found_pages found = search(shape, world.head(), {}, query, {.pages = 1});
   CHECK(found.pages.front() == 331 / 16);
   CHECK(found.result.keys == 16 + 4 * 16);                              // one page, then four more, then nothing promises anything
+  for (const float none : {quiet_nan, -infinity}) {
+    const found_pages same = search(shape, world.head(), {}, {query.queries, &none, 0, 0, 1024}, {.pages = 1});
+    CHECK(same.pages == found.pages);
+    CHECK(same.result == found.result);
+  }
 }
 
 TEST_CASE("of many pages an eightieth is looked at before promises count") {

@@ -85,7 +85,7 @@ struct page_search_result {
 /// What a search is asked.
 ///
 /// queries     (G, D), plain
-/// resident    (G) log-sum-exp of each head's exact logits of what is attended anyway; null: none
+/// resident    (G) log-sum-exp of each head's exact logits of what is attended anyway; null, or NaN for a head: none
 /// scale       multiplies q.k; 0 means 1 / sqrt(D)
 /// begin, end  the retrieval zone: whole pages, `end` whole blocks that are indexed
 struct page_query {

@@ -323,7 +323,8 @@ class finder {
       float* const weights = at_.weights + g * pages_;
       scale_of_head& head = at_.relative[g];
       if (weighed_ == 0) {  // by what is seen first
-        const float resident = query_.resident != nullptr ? query_.resident[g] : -infinity;
+        float resident = query_.resident != nullptr ? query_.resident[g] : -infinity;
+        if (is_nan(resident)) resident = -infinity;  // as softmax_share has it
         const float most = std::max(*std::max_element(best, best + used_), resident);
         head = {most == -infinity ? 0 : most, 0};
         head.sum = weight(resident - head.most);
