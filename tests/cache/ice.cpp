@@ -193,6 +193,31 @@ TEST_CASE_TEMPLATE("keys of NaN are accepted and never found; equal and zero key
   }
 }
 
+TEST_CASE("a token that is lost for its value alone raises no page: its key's code is forgotten") {
+  constexpr dci_shape by_codes{.block = 32, .by = dci_shape::metric::keys, .rank = dci_shape::ranking::coded_member};
+  const host exec = test::one_thread();
+  ice<by_codes, in_tiers> c(exec, {}, two_layers());
+  const sequence s = c.open(exec);
+  step told = c.begin(exec, {{s, 300}});
+  std::vector<float> k(300 * 2 * small_page.key_dim, .01f), v(300 * 2 * small_page.value_dim);
+  for (std::int64_t row = 2 * 200; row < 2 * 208; ++row) {  // a page of its own, whose values are 1
+    k[static_cast<std::size_t>(row * small_page.key_dim)] = 2;
+    std::fill_n(v.begin() + row * small_page.value_dim, small_page.value_dim, 1.0f);
+  }
+  for (std::int64_t row = 2 * 100; row < 2 * 101; ++row) {
+    k[static_cast<std::size_t>(row * small_page.key_dim)] = 6;
+    v[static_cast<std::size_t>(row * small_page.value_dim)] = quiet_nan;
+  }
+  for (int layer = 0; layer < 2; ++layer) c.append(exec, told, layer, k.data(), v.data());
+  c.commit(exec, told);
+  step more = c.begin(exec, {{s, 1}});
+  c.append(exec, more, 1, k.data(), v.data());
+  std::vector<float> q(4 * small_page.key_dim), out(4 * small_page.value_dim);
+  for (std::size_t g = 0; g < 4; ++g) q[g * small_page.key_dim] = 20;
+  c.attend(exec, more, 1, q.data(), out.data(), {.keep = 8, .pages = {.pages = 1}, .path = route::retrieve, .others = {false, false, 0}});
+  for (const float x : out) CHECK(std::abs(x - 1) < .01f);
+}
+
 TEST_CASE("what was seen of the queries changes the packing, and dropped or cut queries do not") {
   const auto pages_of = [](auto& x, sequence s) {
     std::vector<std::byte> bytes;
