@@ -16,6 +16,9 @@ inline constexpr float largest_float = std::numeric_limits<float>::max();
 /// True for NaN only; plain comparisons, so that device code and constant expressions may ask.
 KVX_HD constexpr bool is_nan(float x) { return !(x == x); }
 
+/// False for NaN and infinity.
+KVX_HD constexpr bool is_finite(float x) { return x - x == 0; }
+
 /// a * b + c with one rounding to float at the end.
 ///
 /// exactness   the product of two floats is exact in double, so a fused and an unfused multiply-add give the same bits

@@ -18,7 +18,6 @@ KVX_HD constexpr double with_float_precision(double x) {
 }
 static_assert(with_float_precision(1 + 0x1p-25) == 1 && with_float_precision(-3) == -3);
 
-KVX_HD constexpr bool is_finite(float x) { return x - x == 0; }
 KVX_HD constexpr float size_of(float x) { return x < 0 ? -x : x; }
 
 /// Table entries for one unit of |q_j|, such that sums fit: all largest entries together 255, or where there are too many tables for

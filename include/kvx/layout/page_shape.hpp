@@ -4,6 +4,7 @@
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/bits.hpp>
 
+#include <bit>
 #include <cstdint>
 
 namespace kvx {
@@ -26,6 +27,10 @@ KVX_HD constexpr bool is_valid(page_shape s) {
   return s.tokens >= 1 && s.tokens <= 65536 && (s.tokens & (s.tokens - 1)) == 0 && s.key_dim >= 1 && s.key_dim <= 576 && s.value_dim >= 1 &&
          s.value_dim <= 576;
 }
+
+/// log2 of the tokens of a page, a power of two: a token t lies in page t >> page_shift_of(P).
+constexpr int page_shift_of(int tokens) { return std::countr_zero(static_cast<unsigned>(tokens)); }
+static_assert(page_shift_of(1) == 0 && page_shift_of(64) == 6);
 
 /// Where the parts of a row lie, in elements: K first, then V, each padded to 16 bytes so that vector loads may be aligned.
 struct row_pitch {

@@ -3,6 +3,7 @@
 
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/math.hpp>
 #include <kvx/sketch/balance_channel.hpp>
 #include <kvx/transform/rope_pairs.hpp>
 
@@ -33,7 +34,7 @@ class balance_moments {
 
   template <element E>
   void add_key(const E* key) {
-    if (!is_finite(key)) return;
+    if (!all_finite(key)) return;
     ++keys_;
     for (std::size_t d = 0; d < key_sums_.size(); ++d) {
       const double k = to_float(key[d]);
@@ -44,7 +45,7 @@ class balance_moments {
 
   template <element E>
   void add_query(const E* query) {
-    if (!is_finite(query)) return;
+    if (!all_finite(query)) return;
     ++queries_;
     for (std::size_t d = 0; d < query_squares_.size(); ++d) {
       const double q = to_float(query[d]);
@@ -54,7 +55,7 @@ class balance_moments {
 
   /// The squares of a group's queries at one position, already added up over its heads.   energies (D)
   void add_energies(const bf16* energies) {
-    if (!is_finite(energies)) return;
+    if (!all_finite(energies)) return;
     ++queries_;
     for (std::size_t d = 0; d < query_squares_.size(); ++d) query_squares_[d] += static_cast<double>(to_float(energies[d]));
   }
@@ -84,8 +85,8 @@ class balance_moments {
 
  private:
   template <element E>
-  bool is_finite(const E* row) const {
-    return std::all_of(row, row + dim_, [](E x) { return to_float(x) - to_float(x) == 0; });
+  bool all_finite(const E* row) const {
+    return std::all_of(row, row + dim_, [](E x) { return is_finite(to_float(x)); });
   }
 
   double variance(int d) const {

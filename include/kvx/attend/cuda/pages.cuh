@@ -14,6 +14,7 @@
 #include <kvx/backend/device.cuh>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/logit_scale.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/cuda/fetch_pages.cuh>
@@ -34,7 +35,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -97,7 +97,7 @@ void attend_pages(const device& exec, const device_page_layer<E>& layer, const R
   search.far = far;
   search.plain = to.plain;
   search.resident = to.lse;
-  search.scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(Page.key_dim));
+  search.scale = logit_scale(options.scale, Page.key_dim);
   search.wide = rows_on_16(layer.rows.key);
   search.to = to.search;
   search.links = layer.links;

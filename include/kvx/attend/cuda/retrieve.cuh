@@ -15,6 +15,7 @@
 #include <kvx/backend/device.cuh>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/logit_scale.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/cuda/sign_buckets.cuh>
@@ -34,7 +35,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -151,7 +151,7 @@ void attend_retrieved(const device& exec, const device_retrieve_layer<E>& layer,
                           retrieve_arrays(exec, layer.rows, shape, options.budget, memory, fetches),
                           rule_of(options.scale, options.soft_cap, Page.key_dim),
                           tile_memory_of<E, T>(group_rows, Page.key_dim, Page.value_dim),
-                          options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(Page.key_dim)),
+                          logit_scale(options.scale, Page.key_dim),
                           sign_worth(Page.key_dim)};
   retrieve_arrays& to = call.to;
   require(static_cast<std::int64_t>(scratch.size()) >= memory.used + 256 && static_cast<std::int64_t>(counters.size()) >= to.counters,

@@ -14,6 +14,7 @@
 #include <kvx/backend/device.cuh>
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
+#include <kvx/core/logit_scale.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/index/group_rule.hpp>
 #include <kvx/index/sign_sums.hpp>
@@ -27,7 +28,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -269,7 +269,7 @@ void attend_tiers(const device& exec, page_shape page, const zones& cut, std::ui
   call.tail = options.tail;
   call.skips = options.skip > 0 && soft_cap <= 0 && rule.by == group_rule::kind::softmax_sum;
   call.skip = options.skip;
-  call.scale = in.scale != 0 ? in.scale : 1 / std::sqrt(static_cast<float>(page.key_dim));
+  call.scale = logit_scale(in.scale, page.key_dim);
   call.soft_cap = soft_cap;
   call.seed = seed;
   if constexpr (Bits > 0) {

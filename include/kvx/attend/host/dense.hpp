@@ -10,13 +10,14 @@
 #include <kvx/backend/host.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/logit_scale.hpp>
 #include <kvx/core/tensor_view.hpp>
+#include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/row_view.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -56,8 +57,8 @@ void attend(const simd::kernel_table& kernels, const host& exec, const row_view<
 
   dense_call<E, T> call{rows, q, out, lse, options, &kernels};
   call.group = q.extents[1] / rows.heads;
-  call.page_shift = std::countr_zero(static_cast<unsigned>(rows.page_tokens));
-  call.scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(rows.key_dim));
+  call.page_shift = page_shift_of(rows.page_tokens);
+  call.scale = logit_scale(options.scale, rows.key_dim);
 
   const auto items = static_cast<std::int64_t>(batch.size());
   const std::int64_t heads = rows.heads, pitch = float_pitch(rows.value_dim);

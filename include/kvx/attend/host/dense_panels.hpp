@@ -23,7 +23,7 @@ struct tile_scratch {
     };
     queries = take(panel_rows * key_dim);
     sums = take(panel_rows * round_up(value_dim, simd::column_step));
-    keys = take(panel_block * key_pitch(key_dim));
+    keys = take(panel_block * simd::key_pitch(key_dim));
     values = take(panel_block * float_pitch(value_dim));
     scores = take(panel_block * 2 * simd::padding);
     max = take(panel_rows);
@@ -60,9 +60,9 @@ template <class E, class T>
 void attend_panels(const dense_call<E, T>& call, const dense_job& job, const dense_unit& u, float* scratch) {
   const simd::row_conversions<E>& convert = call.kernels->template conversions<E>();
   const int D = call.rows.key_dim, Dv = call.rows.value_dim;
-  const simd::panel_kernels& kernel = D <= simd::short_key_pitch ? call.kernels->short_keys : call.kernels->long_keys;
+  const simd::panel_kernels& kernel = call.kernels->panels(D);
   const int W = kernel.width, columns = static_cast<int>(round_up(Dv, simd::column_step));
-  const std::int64_t kp = key_pitch(D), vp = float_pitch(Dv);
+  const std::int64_t kp = simd::key_pitch(D), vp = float_pitch(Dv);
   const std::int64_t rows = u.last_row - u.first_row;
   const std::int64_t panels = ceil_div(rows, W);
   const tile_scratch x(scratch, D, Dv);

@@ -115,8 +115,6 @@ struct dense_sizes {
 
 constexpr std::int64_t float_pitch(std::int64_t dim) { return round_up(dim, simd::padding); }
 
-constexpr std::int64_t key_pitch(std::int64_t dim) { return dim <= simd::short_key_pitch ? simd::short_key_pitch : simd::long_key_pitch; }
-
 /// Floats of a worker's own scratch while it computes few rows: queries, sums, scores, and max, sum, factor of a row.
 constexpr std::int64_t few_floats(std::int64_t rows, std::int64_t key_dim, std::int64_t value_dim) {
   return rows * (float_pitch(key_dim) + float_pitch(value_dim) + simd::block_tokens) + 3 * round_up(rows, simd::padding);
@@ -127,8 +125,8 @@ inline constexpr std::int64_t panel_block = simd::block_tokens + simd::column_st
 
 /// Floats of a worker's own scratch while it computes a tile: queries, sums, keys, values, scores, and five floats a row.
 constexpr std::int64_t panel_floats(std::int64_t key_dim, std::int64_t value_dim) {
-  return panel_rows * (key_dim + round_up(value_dim, simd::column_step)) + panel_block * (key_pitch(key_dim) + float_pitch(value_dim)) +
-         panel_block * simd::padding * 2 + 5 * panel_rows;
+  return panel_rows * (key_dim + round_up(value_dim, simd::column_step)) +
+         panel_block * (simd::key_pitch(key_dim) + float_pitch(value_dim)) + panel_block * simd::padding * 2 + 5 * panel_rows;
 }
 
 /// Tasks that share the units: as many as threads may run, where `exec` leaves that open as many as the machine has.

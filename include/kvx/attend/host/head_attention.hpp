@@ -6,6 +6,7 @@
 #include <kvx/attend/softmax_state.hpp>
 #include <kvx/backend/host.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/logit_scale.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/layout/batch_item.hpp>
@@ -16,7 +17,6 @@
 #include <kvx/layout/zones.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -55,7 +55,7 @@ class head_attention {
         row_(item.first + query),
         head_(head),
         heads_(heads),
-        how_{how.scale != 0 ? how.scale : 1 / std::sqrt(static_cast<float>(rows.key_dim)), how.soft_cap},
+        how_{logit_scale(how.scale, rows.key_dim), how.soft_cap},
         at_(at),
         stage_(stage),
         far_(far) {}

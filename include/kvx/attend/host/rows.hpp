@@ -10,14 +10,14 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/logit_scale.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/layout/far_rows.hpp>
 #include <kvx/layout/host/far_head.hpp>
+#include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/row_view.hpp>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -70,7 +70,7 @@ struct row_block {
   const E* value[simd::block_tokens];
 
   void locate(const rows_call<E>& call, std::int64_t first, std::int64_t last, int most) {
-    const int shift = std::countr_zero(static_cast<unsigned>(call.rows.page_tokens));
+    const int shift = page_shift_of(call.rows.page_tokens);
     const std::int64_t mask = call.rows.page_tokens - 1;
     n = static_cast<int>(std::clamp<std::int64_t>(last - first, 0, most));
     for (int t = 0; t < n; ++t) {
@@ -126,7 +126,7 @@ void attend(const simd::kernel_table& kernels, const host& exec, const row_view<
   if (n == 0) return;
   const std::int64_t G = q.extents[0], D = rows.key_dim, Dv = rows.value_dim;
   const std::int64_t qp = host_dense::float_pitch(D), vp = host_dense::float_pitch(Dv), piece = piece_of(n);
-  const float scale = options.scale != 0 ? options.scale : 1 / std::sqrt(static_cast<float>(D));
+  const float scale = logit_scale(options.scale, D);
   void* start = scratch.data();
   std::size_t space = scratch.size();
   auto* const ready = static_cast<float*>(std::align(64, 1, start, space));                         // (G, qp)

@@ -12,6 +12,7 @@
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/host/scan_buckets.hpp>
 #include <kvx/index/host/sign_sums.hpp>
+#include <kvx/layout/page_shape.hpp>
 #include <kvx/rerank/head_view.hpp>
 #include <kvx/sketch/key_code.hpp>
 #include <kvx/sketch/key_norm.hpp>
@@ -19,7 +20,6 @@
 #include <kvx/transform/srht.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -270,7 +270,7 @@ inline void add_codes(const kernels_used& kernels, const tier_view& of, tensor_v
     const std::uint8_t* codes[B];
     const half* scales[B];
   } blocks[2];
-  const int shift = std::countr_zero(static_cast<unsigned>(of.zone.page.tokens));
+  const int shift = page_shift_of(of.zone.page.tokens);
   const std::int64_t mask = of.zone.page.tokens - 1;
   const column_array &codes = of.values[value_codes], &scales = of.values[value_scales];
   const auto* const first_code = reinterpret_cast<const std::uint8_t*>(codes.at(0, of.zone.head));

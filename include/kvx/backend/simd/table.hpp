@@ -22,6 +22,7 @@ inline constexpr int column_step = 8;
 /// registers of panel_scores hold sums and not addresses.
 inline constexpr int short_key_pitch = 128;
 inline constexpr int long_key_pitch = 576;
+constexpr std::int64_t key_pitch(std::int64_t dim) { return dim <= short_key_pitch ? short_key_pitch : long_key_pitch; }
 
 /// Kernels over rows of stored elements.
 ///
@@ -71,6 +72,7 @@ struct kernel_table {
   bool (*all_finite)(const float* x, std::int64_t n);
   panel_kernels short_keys;
   panel_kernels long_keys;
+  const panel_kernels& panels(std::int64_t dim) const { return dim <= short_key_pitch ? short_keys : long_keys; }
 
   /// sums += sum_t weights[t] rows[t], by which pieces of attention are merged; n <= 64 rows of floats.
   void (*merge)(const float* weights, const float* const* rows, int n, int dim, float* sums);

@@ -8,6 +8,7 @@
 #include <kvx/codec/cuda/rans_writer.cuh>
 #include <kvx/codec/quantize.hpp>
 #include <kvx/core/bits.hpp>
+#include <kvx/core/math.hpp>
 
 #include <cuda_runtime.h>
 
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(Threads) quantise_groups_kernel(device_chunks 
   value_ends mine;
   for (std::int64_t c = begin; c < end; ++c) {
     const float x = there ? chunk.coefficient(run.first + c, t) : 0.0f;
-    const value_ends one{x, x, x - x == 0 ? 1 : 0};
+    const value_ends one{x, x, is_finite(x) ? 1 : 0};
     if (c == begin) {
       mine = one;
     } else {

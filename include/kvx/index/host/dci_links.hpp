@@ -20,9 +20,6 @@ namespace host_links {
 
 inline double square_root(double x) { return std::sqrt(x); }
 
-/// Floats from one promoted key to the next: what the kernels of panels want.
-constexpr std::int64_t key_pitch(int dim) { return dim <= simd::short_key_pitch ? simd::short_key_pitch : simd::long_key_pitch; }
-
 /// Points that one call of the kernel takes, and rows of a panel at most.
 inline constexpr int points_per_call = simd::block_tokens, most_width = 48;
 
@@ -74,7 +71,7 @@ class promoted_points {
  public:
   /// shapes      counts: tokens of each level that may be added, see promoted_counts
   promoted_points(scratch_parts& s, const std::array<std::int64_t, most_dci_level + 1>& counts, int dim) : dim_(dim) {
-    const std::int64_t pitch = host_links::key_pitch(dim);
+    const std::int64_t pitch = simd::key_pitch(dim);
     for (std::size_t level = 1; level < counts.size(); ++level) {
       host_links::level_points& points = levels_[level];
       const std::int64_t capacity = round_up(counts[level], host_links::points_per_call);
@@ -101,7 +98,7 @@ class promoted_points {
   /// Adds the token at `position`, which lies behind all others of its level. Its norm may not exceed the radius.
   void add(int level, std::int32_t position, const float* key, double square) {
     host_links::level_points& points = levels_[static_cast<std::size_t>(level)];
-    const std::int64_t pitch = host_links::key_pitch(dim_), i = points.count++;
+    const std::int64_t pitch = simd::key_pitch(dim_), i = points.count++;
     if (i % host_links::points_per_call == 0) std::fill_n(points.rows + i * pitch, host_links::points_per_call * pitch, 0.0f);
     std::copy(key, key + dim_, points.rows + i * pitch);
     points.squares[i] = square;
@@ -119,7 +116,7 @@ class promoted_points {
       return;
     }
     const simd::kernel_table& kernels = simd::kernels();
-    const simd::panel_kernels& kernel = dim_ <= simd::short_key_pitch ? kernels.short_keys : kernels.long_keys;
+    const simd::panel_kernels& kernel = kernels.panels(dim_);
     for (int first = 0; first < count; first += kernel.width) {
       link_panel(kernel, levels_[static_cast<std::size_t>(level) + 1], keys, squares, tokens + first, std::min(kernel.width, count - first),
                  parents);
@@ -141,7 +138,7 @@ class promoted_points {
       limits[w] = -infinity;
     }
     const float gap = nearest_gap(radius_, dim_);
-    const std::int64_t pitch = host_links::key_pitch(dim_);
+    const std::int64_t pitch = simd::key_pitch(dim_);
     for (std::int64_t first = 0; first < points.count; first += host_links::points_per_call) {
       const auto n = static_cast<int>(std::min<std::int64_t>(host_links::points_per_call, points.count - first));
       kernel.scores(points.rows + first * pitch, static_cast<int>(round_up(n, simd::column_step)), dim_, panel_, scores_);
@@ -165,7 +162,7 @@ class promoted_points {
   /// The nearest of those that floats cannot tell apart; of all where there are too many of them.
   std::int64_t decide(const host_links::level_points& points, const host_links::contenders& among, const float* key, float height) const {
     if (among.count == 1 && !among.overflow) return among.points[0];
-    const std::int64_t pitch = host_links::key_pitch(dim_);
+    const std::int64_t pitch = simd::key_pitch(dim_);
     const auto product = [&](std::int64_t i) { return sphere_product(key, height, points.rows + i * pitch, points.heights[i], dim_); };
     const std::int64_t count = among.overflow ? points.count : among.count;
     std::int64_t best = 0;

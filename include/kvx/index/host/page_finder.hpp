@@ -3,6 +3,7 @@
 
 #include <kvx/core/bits.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/logit_scale.hpp>
 #include <kvx/core/math.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
@@ -179,7 +180,7 @@ class finder {
 
   /// Adds to the logits of `count` means what the spread of each page may add.
   void add_spreads(std::int64_t count) {
-    const float scale = query_.scale != 0 ? query_.scale : 1 / std::sqrt(static_cast<float>(of_.rows.key_dim));
+    const float scale = logit_scale(query_.scale, of_.rows.key_dim);
     for (int g = 0; g < group_; ++g) {
       double square = 0;
       for (int d = 0; d < of_.rows.key_dim; ++d) {

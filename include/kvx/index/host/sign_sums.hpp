@@ -255,7 +255,7 @@ inline bucket_query prepare_sign_sums(const host&, const key_sketch& sketch, buc
         part.tables + std::int64_t{32} * planes * (g / simd::scan_heads * simd::scan_heads) + 32 * (g % simd::scan_heads);
     const auto [c, entries] = fill_sign_tables(rotated, dim, tables, 32 * side);
     const double undo = paged ? fill_page_query(plain, dim, part.page_queries + g * q.page_pitch) : 0;
-    const bool offset = !mean && sketch.norms && in.lse != nullptr && in.lse[g] - in.lse[g] == 0;
+    const bool offset = !mean && sketch.norms && in.lse != nullptr && is_finite(in.lse[g]);
     u = {sum_unit(in.scale, kappa, norm, c), static_cast<double>(in.scale) * undo, offset ? static_cast<double>(in.lse[g]) : 0, entries,
          used};
     if (used) largest_unit = std::max(largest_unit, u.sum);

@@ -4,11 +4,11 @@
 #include <kvx/backend/simd/dispatch.hpp>
 #include <kvx/core/bits.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/logit_scale.hpp>
 #include <kvx/core/math.hpp>
 #include <kvx/core/tensor_view.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <utility>
 
@@ -35,7 +35,7 @@ template <element E>
 row_queries prepare_row_queries(tensor_view<const float, 2> queries, float scale, float* to) {
   const std::int64_t G = queries.extents[0], D = queries.extents[1], pitch = row_query_pitch(D);
   const simd::kernel_table& kernels = simd::kernels();
-  const float factor = scale != 0 ? scale : 1 / std::sqrt(static_cast<float>(D));
+  const float factor = logit_scale(scale, D);
   std::fill_n(to, G * pitch, 0.0f);
   for (std::int64_t g = 0; g < G; ++g) {
     for (std::int64_t d = 0; d < D; ++d)
@@ -67,7 +67,7 @@ void row_logits(const row_queries& queries, std::int64_t first, std::int64_t las
     kernels.dots(queries.data, queries.pitch, queries.group, now, n, next, ahead, queries.dim, scores);
     for (std::int64_t g = 0; g < queries.group; ++g) {
       const float* const from = scores + g * simd::block_tokens;
-      std::transform(from, from + n, logits.at(g, begin), [](float x) { return x - x == 0 ? x : quiet_nan; });
+      std::transform(from, from + n, logits.at(g, begin), [](float x) { return is_finite(x) ? x : quiet_nan; });
     }
     begin += n;
     n = ahead;

@@ -3,6 +3,7 @@
 
 #include <kvx/backend/cuda/collectives.cuh>
 #include <kvx/core/annotate.hpp>
+#include <kvx/core/logit_scale.hpp>
 #include <kvx/core/math.hpp>
 #include <kvx/index/cuda/group_rule.cuh>
 #include <kvx/index/sign_sums.hpp>
@@ -15,7 +16,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -46,9 +46,9 @@ code_reading code_reading_of(const key_sketch& sketch, page_shape page, const ke
   r.in = in;
   r.heads = heads;
   r.group = group;
-  while ((1 << r.page_shift) < page.tokens) ++r.page_shift;
+  r.page_shift = page_shift_of(page.tokens);
   r.centre = sketch.centre;
-  r.scale = in.scale != 0 ? in.scale : 1 / std::sqrt(static_cast<float>(page.key_dim));
+  r.scale = logit_scale(in.scale, page.key_dim);
   r.level_unit = levels.unit;
   return r;
 }

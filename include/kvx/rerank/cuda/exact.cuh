@@ -9,9 +9,11 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/logit_scale.hpp>
 #include <kvx/layout/cuda/row_dots.cuh>
 #include <kvx/layout/device_batch.hpp>
 #include <kvx/layout/far_rows.hpp>
+#include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/row_view.hpp>
 #include <kvx/rerank/cuda/choose.cuh>
 #include <kvx/rerank/cuda/rerank_units.cuh>
@@ -22,7 +24,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -136,11 +137,11 @@ void rerank(const device& exec, const exact& policy, const key_sketch& sketch, c
   a.far = far;
   a.in = in;
   a.out = out;
-  while ((1 << a.page_shift) < rows.page_tokens) ++a.page_shift;
+  a.page_shift = page_shift_of(rows.page_tokens);
   a.takes_all = sketch.norms;
   a.shares_scores = shared_score_bytes(out.candidates) > 0;
   a.wide = rows_on_16(rows.key);
-  a.scale = in.scale != 0 ? in.scale : 1 / std::sqrt(static_cast<float>(rows.key_dim));
+  a.scale = logit_scale(in.scale, rows.key_dim);
   const std::int64_t blocks = out.candidates > 0 ? ceil_div(out.candidates, exact_candidates) : 1;
   require_range("rerank: blocks", blocks * out.units(), 0, INT32_MAX, where);
   a.blocks = static_cast<unsigned>(blocks);

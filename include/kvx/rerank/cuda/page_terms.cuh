@@ -110,7 +110,7 @@ inline void leave_page_dots(const device& exec, page_shape page, const key_colum
   a.dim = page.key_dim;
   a.whole = whole != nullptr;
   if (whole != nullptr) a.cut = *whole;
-  while ((1 << a.page_shift) < page.tokens) ++a.page_shift;
+  a.page_shift = page_shift_of(page.tokens);
   const std::int64_t blocks = ceil_div(in.page_pitch, page_term_pages);
   require_range("leave_page_dots: blocks", blocks * shape.units(), 0, INT32_MAX, where);
   a.blocks = static_cast<unsigned>(blocks);

@@ -8,12 +8,12 @@
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/layout/host/far_head.hpp>
 #include <kvx/layout/host/row_logits.hpp>
+#include <kvx/layout/page_shape.hpp>
 #include <kvx/rerank/exact.hpp>
 #include <kvx/rerank/head_view.hpp>
 #include <kvx/sketch/key_sketch.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,7 +52,7 @@ void rerank(const host& exec, const exact& policy, const key_sketch&, const head
   void* start = scratch.data();
   std::size_t space = scratch.size();
   const row_queries q = prepare_row_queries<E>(queries.plain, queries.scale, static_cast<float*>(std::align(64, 1, start, space)));
-  const int page_shift = std::countr_zero(static_cast<unsigned>(from.rows.page_tokens));
+  const int page_shift = page_shift_of(from.rows.page_tokens);
   const auto find = [&](std::int64_t i) {
     const std::int64_t id = ids[static_cast<std::size_t>(i)];
     if (from.far != nullptr) return from.far->row(id).key;

@@ -5,16 +5,16 @@
 #include <kvx/backend/simd/dispatch.hpp>
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
+#include <kvx/core/logit_scale.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/host/sign_sums.hpp>
+#include <kvx/layout/page_shape.hpp>
 #include <kvx/rerank/head_view.hpp>
 #include <kvx/rerank/rsq_ip.hpp>
 #include <kvx/sketch/key_code.hpp>
 #include <kvx/sketch/key_sketch.hpp>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -100,7 +100,7 @@ class code_finder {
     b.n = static_cast<int>(std::clamp<std::int64_t>(last - first, 0, simd::code_block));
     if (b.n == 0) return;
     const std::int32_t* const ids = ids_.data() + first;
-    const int shift = std::countr_zero(static_cast<unsigned>(from_.rows.page_tokens));
+    const int shift = page_shift_of(from_.rows.page_tokens);
     const std::int64_t mask = from_.rows.page_tokens - 1;
     for (int t = 0; t < b.n; ++t) {
       const std::int64_t page = ids[t] >> shift, slot = ids[t] & mask;
@@ -174,7 +174,7 @@ void rerank(const kernels_used& kernels, const host& exec, const key_sketch& ske
             std::span<const std::int32_t> ids, tensor_view<float, 2> logits, std::span<std::byte> scratch) {
   const std::int64_t D = from.rows.key_dim, C = logits.extents[1];
   const whole_levels levels = whole_levels_of<Bits>(sketch, static_cast<int>(D));
-  const float scale = queries.scale != 0 ? queries.scale : 1 / std::sqrt(static_cast<float>(D));
+  const float scale = logit_scale(queries.scale, D);
   void* start = scratch.data();
   std::size_t space = scratch.size();
   const prepared ready = prepare(queries, scale, levels.unit, sketch.centre, static_cast<std::byte*>(std::align(64, 1, start, space)));

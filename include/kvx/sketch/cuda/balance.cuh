@@ -6,6 +6,7 @@
 #include <kvx/backend/device.cuh>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
+#include <kvx/core/math.hpp>
 #include <kvx/layout/row_view.hpp>
 #include <kvx/sketch/balance.hpp>
 
@@ -58,7 +59,7 @@ __device__ __forceinline__ std::int64_t add_finite_rows(std::int64_t count, int 
       for (int d = lane_of_thread(); row != nullptr && d < dim; d += warp_lanes) {
         const float x = to_float(row[d]);
         s.rows[i][d] = x;
-        finite = finite && x - x == 0;
+        finite = finite && is_finite(x);
       }
       const int all = __all_sync(all_lanes, finite ? 1 : 0);
       if (lane_of_thread() == 0) s.finite[i] = all;

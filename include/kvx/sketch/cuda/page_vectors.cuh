@@ -3,6 +3,7 @@
 
 #include <kvx/backend/cuda/collectives.cuh>
 #include <kvx/core/element.hpp>
+#include <kvx/core/math.hpp>
 #include <kvx/core/rounded.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/layout/row_view.hpp>
@@ -103,8 +104,6 @@ __device__ __forceinline__ void stage_rows(const encode_rows<E>& rows, int page_
   }
 }
 
-__device__ __forceinline__ bool is_finite_number(float x) { return x - x == 0; }
-
 /// Which keys have neither NaN nor infinity, 32 of them a warp and word.
 template <int Threads, class E>
 __device__ __forceinline__ void find_finite_keys(const encode_rows<E>& rows, int page_tokens, int dim, std::uint32_t* kept) {
@@ -113,7 +112,7 @@ __device__ __forceinline__ void find_finite_keys(const encode_rows<E>& rows, int
     for (int j = 0; j < 32 && w * 32 + j < page_tokens; ++j) {
       const E* const row = rows(w * 32 + j);
       bool finite = true;
-      for (int d = lane_of_thread(); d < dim; d += warp_lanes) finite = finite && is_finite_number(to_float(row[d]));
+      for (int d = lane_of_thread(); d < dim; d += warp_lanes) finite = finite && is_finite(to_float(row[d]));
       if (__all_sync(all_lanes, finite ? 1 : 0) != 0) word |= 1u << j;
     }
     if (lane_of_thread() == 0) kept[w] = word;
@@ -132,7 +131,7 @@ __device__ __forceinline__ void mean_key(const encode_rows<E>& rows, int page_to
 #pragma unroll 4
     for (int t = 0; t < page_tokens; ++t) sum += to_float(rows(t)[d]);
     centre[d] = sum;
-    finite = finite && is_finite_number(sum);
+    finite = finite && is_finite(sum);
   }
   int count = page_tokens;
   if (__syncthreads_or(finite ? 0 : 1) != 0) {
@@ -150,7 +149,7 @@ __device__ __forceinline__ void mean_key(const encode_rows<E>& rows, int page_to
   }
   for (int d = tid; d < dim; d += Threads) {
     bf16 mean = round_to<bf16>(centre[d] / static_cast<float>(count > 0 ? count : 1));
-    if (!is_finite_number(to_float(mean))) mean = {};
+    if (!is_finite(to_float(mean))) mean = {};
     centre[d] = to_float(mean);
     means[d] = mean;
   }
