@@ -136,6 +136,7 @@ std::vector<cache_choice> stored_caches() {
       stored_line<ours>("kvtc-27x-quick", "27 times", "quick", 27),
       stored_line<ours>("kvtc-42x-quick", "42 times", "quick", 42),
       stored_line<ours>("kvtc-20x", "20 times, a whole calibration", "predicted", 20),
+      stored_line<ours>("kvtc-27x", "27 times, a whole calibration", "predicted", 27),
       stored_line<ours>("kvtc-35x", "35 times, a whole calibration", "predicted", 35),
       stored_line<paris>("paris_kv-kvtc-20x-quick", "paris_kv, its prompt stored 20 times smaller and restored", "quick", 20),
       stored_line<ice>("ice_cache-kvtc-20x-quick", "ice_cache, the same", "quick", 20),
