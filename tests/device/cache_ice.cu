@@ -46,6 +46,14 @@ using by_tree = ice<bf16, 24, 16,
                               .rank = dci_shape::ranking::best_member,
                               .first_promotion = 150}>;
 
+using by_lines = ice<bf16, 24, 16,
+                     dci_shape{.block = 32,
+                               .by = dci_shape::metric::keys,
+                               .rank = dci_shape::ranking::best_member,
+                               .first_promotion = 150,
+                               .simple = 2,
+                               .composite = 2}>;
+
 /// Energies of every committed position that is learned from, seen or not.
 template <class Cache>
 std::vector<std::byte> energies_of_sequence(const Cache& c, sequence s) {
@@ -108,6 +116,11 @@ TEST_CASE("pages by their best members, which a beam through the tree comes to; 
   in_turns.index.interleave = true;
   in_turns.index.reuse.layers = 2;
   decode(40, 27, {.keep = 16, .pages = {.beam = 3}, .path = route::retrieve}, in_turns);
+}
+
+TEST_CASE("the same where composite indices propose some of a beam's children, and where nobody asks them") {
+  for (const int nearest : {5, 0})
+    decode<by_lines>(40, 27, {.keep = 16, .pages = {.beam = 9, .nearest = nearest}, .path = route::retrieve});
 }
 
 TEST_CASE("as published, with one token of a hundred promoted") { decode<as_published>(40, 33, {.keep = 48, .path = route::retrieve}); }

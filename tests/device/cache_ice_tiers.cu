@@ -31,6 +31,12 @@ using by_codes_of_halves =
     ice<kvx::half, 40, 20, dci_shape{.block = 16, .by = dci_shape::metric::keys, .rank = dci_shape::ranking::coded_member},
         tiers{.value_bits = 0, .tail = true}>;
 
+using by_tree =
+    ice<float, 24, 16,
+        dci_shape{
+            .block = 32, .by = dci_shape::metric::keys, .rank = dci_shape::ranking::best_member, .first_promotion = 150, .composite = 2},
+        both>;
+
 /// Columns of values of the retrieval zone of a sequence.
 template <class Cache>
 std::vector<std::byte> values_of_sequence(const Cache& c, sequence s, int value_bits) {
@@ -86,6 +92,11 @@ TEST_CASE("the same by mean keys, with two bits a value of bf16; means of wide v
 TEST_CASE("the same where pages are found by the codes of all members; with means of the others alone") {
   decode<by_codes>(60, 33, {.keep = 12, .path = route::retrieve, .others = {.skip = 0}});
   decode<by_codes_of_halves>(40, 34, {.keep = 9, .pages = {.pages = 3}, .path = route::retrieve, .others = {.skip = 0}});
+}
+
+TEST_CASE("the same where pages are found by members that a beam through the tree comes to, fewer than are asked for too") {
+  for (const int nearest : {0, 2})
+    decode<by_tree>(40, 35, {.keep = 12, .pages = {.beam = 3, .nearest = nearest}, .path = route::retrieve, .others = {.skip = 0}});
 }
 
 TEST_CASE("without coded rows and tail: what a cache without tiers gives, bit for bit; budgets are refused; a graph is the same bits") {

@@ -2,6 +2,7 @@
 
 #include <kvx/index/cuda/dci_links.cuh>
 #include <kvx/index/cuda/dci_tree.cuh>
+#include <kvx/index/cuda/line_places.cuh>
 #include <kvx/index/cuda/promoted_tokens.cuh>
 
 #include <kvx/index/host/dci_tree.hpp>
@@ -100,7 +101,7 @@ class compared_blocks {
     std::vector<column_memory> here;
     std::vector<device_array<std::byte>> there;
     columns on_host, on_device;
-    for (const dci_column k : {column_members, column_member_means, column_links}) {
+    for (const dci_column k : {column_members, column_member_means, column_links, column_places}) {
       here.emplace_back(shapes[k].pitch(), all_pages(), c_.heads);
       there.emplace_back(here.back().bytes);
       on_host[k] = here.back().array;
@@ -141,7 +142,8 @@ class compared_blocks {
             mean_energies(energies(), pages(s), h, std::max<std::int64_t>(end - metric_tokens, 0), end, c_.pairs, sums, metric);
         metrics.push_back({seen > 0 ? metric : nullptr, false});
       }
-      const dci_head<E> of{rows_.view(), to[column_members], to[column_member_means], to[column_links], pages(s), pages(s), h, c_.sink};
+      dci_head<E> of{rows_.view(), to[column_members], to[column_member_means], to[column_links], pages(s), pages(s), h, c_.sink};
+      of.places = to[column_places];
       std::vector<std::byte> scratch(static_cast<std::size_t>(index_blocks_bytes(c_.shape, c_.page_tokens, c_.dim, tokens_)) + 64);
       void* start = scratch.data();
       std::size_t space = scratch.size();
@@ -179,6 +181,9 @@ class compared_blocks {
         const link_arrays links(parts, std::ssize(list), std::ssize(of), c_.heads, promoted.tokens());
         link_blocks<E>(exec, c_.shape, rows.view(), to[column_members], to[column_links], c_.sink, false, promoted.tokens(), blocks.data(),
                        std::ssize(list), runs.data(), std::ssize(of), links);
+      }
+      if (lines_of(c_.shape) > 0) {
+        place_keys<E>(exec, c_.shape, rows.view(), to[column_members], to[column_places], c_.sink, false, blocks.data(), std::ssize(list));
       }
       index_blocks<E>(exec, c_.shape, rows.view(), to[column_members], to[column_member_means], asked, c_.pairs, c_.sink, false,
                       blocks.data(), std::ssize(list), to[column_links]);
@@ -236,8 +241,14 @@ TEST_CASE("keys that are never found, keys that are equal, zero keys; no query s
   }
 }
 
-TEST_CASE("a tree: links, radii and cells, whether blocks enter one by one or together, of several sequences and heads") {
-  const dci_shape many{.block = 80, .pack = packing::projection, .by = metric::keys, .rank = ranking::best_member, .first_promotion = 200};
+TEST_CASE("a tree: links, radii, places and cells, whether blocks enter one by one or together, of several sequences and heads") {
+  const dci_shape many{.block = 80,
+                       .pack = packing::projection,
+                       .by = metric::keys,
+                       .rank = ranking::best_member,
+                       .first_promotion = 200,
+                       .simple = 2,
+                       .composite = 3};
   for (const std::int64_t at_once : {1, 3}) {
     compared_blocks<bf16>({.shape = many, .dim = 24, .blocks = 4, .sink = 16, .heads = 2, .sequences = 2, .at_once = at_once}).check();
     compared_blocks<kvx::half>({.shape = many, .dim = 37, .blocks = 3, .at_once = at_once, .aligned = true}).check();
@@ -249,14 +260,15 @@ TEST_CASE("a tree: links, radii and cells, whether blocks enter one by one or to
   compared_blocks<bf16>({.shape = by_queries, .dim = 8, .blocks = 2, .pairs = halves(8)}).check();
 }
 
-TEST_CASE("links of keys that are equal, zero, of norms that grow, or never found") {
+TEST_CASE("links and places of keys that are equal, zero, of norms that grow, or never found") {
   for (const int kind : {0, 1, 2, 3}) {
     CAPTURE(kind);
-    compared_blocks<bf16> x({.shape = {.block = 64, .pack = packing::projection, .rank = ranking::best_member, .first_promotion = 150},
-                             .page_tokens = 8,
-                             .blocks = 4,
-                             .sink = 8,
-                             .at_once = 2});
+    compared_blocks<bf16> x(
+        {.shape = {.block = 64, .pack = packing::projection, .rank = ranking::best_member, .first_promotion = 150, .composite = 2},
+         .page_tokens = 8,
+         .blocks = 4,
+         .sink = 8,
+         .at_once = 2});
     for (std::int64_t t = 0; t < 256; ++t) {
       if (kind == 0) x.set_key(t, t % 3 == 0 ? quiet_nan : t % 7 == 0 ? infinity : t % 5 == 0 ? 0x1p61f : .5f);
       if (kind == 1) x.set_key(t, t < 100 ? 0 : 1);
@@ -325,7 +337,7 @@ TEST_CASE("misuse is refused") {
     link_blocks<float>(exec, shape, rows, {}, {}, 0, false, {}, nullptr, 0, nullptr, 0, {});
   };
   CHECK_THROWS_AS(link({}), usage_error);
-  CHECK_THROWS_AS(link({.rank = ranking::best_member, .composite = 1}), usage_error);
+  CHECK_THROWS_AS(place_keys<float>(exec, {.rank = ranking::best_member}, rows, {}, {}, 0, false, nullptr, 0), usage_error);
   CHECK_THROWS_AS(index({.block = 2048}, 0), usage_error);
   CHECK_THROWS_AS(index({.block = 24}, 0), usage_error);
   CHECK_THROWS_AS(index({.rank = ranking::best_member}, 0), usage_error);

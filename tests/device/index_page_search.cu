@@ -69,7 +69,7 @@ class search_world {
       }
     }
     const auto columns = dci_columns(c.shape, {c.page_tokens, c.dim, 4});
-    for (const dci_column k : {column_members, column_member_means, column_links}) {
+    for (const dci_column k : {column_members, column_member_means, column_links, column_places}) {
       memory_[k].assign(static_cast<std::size_t>(columns[k].pitch() * pages * c.heads), std::byte{0xff});
       arrays_[k] = {memory_[k].data(), columns[k].pitch(), c.heads, columns[k].pitch() * pages};
     }
@@ -88,7 +88,8 @@ class search_world {
     std::vector<batch_item> items;
     for (std::size_t s = 0; s < c_.lengths.size(); ++s) items.push_back(rows_.item(s, c_.new_tokens, std::ssize(items) * c_.new_tokens));
     const test::batch_on_device batch(rows.tables(), items);
-    const device_array<std::byte> members(memory_[column_members]), means(memory_[column_member_means]), links(memory_[column_links]);
+    const device_array<std::byte> members(memory_[column_members]), means(memory_[column_member_means]), links(memory_[column_links]),
+        on_lines(memory_[column_places]);
     const device_array<float> queries(queries_), resident(resident_);
     page_search_call<bf16, page_budget> call;
     static_cast<page_search_shape<page_budget>&>(call) =
@@ -102,6 +103,8 @@ class search_world {
     call.means.data = means.data();
     call.links = arrays_[column_links];
     call.links.data = links.data();
+    call.places = arrays_[column_places];
+    call.places.data = on_lines.data();
     call.batch = batch.view();
     call.plain = queries.data();
     call.resident = c_.residents ? resident.data() : nullptr;
@@ -150,7 +153,9 @@ class search_world {
   zones cut() const { return {.sink = c_.sink, .local = 20, .unit = c_.shape.block}; }
   dci_head<bf16> head_of(std::size_t s, std::int64_t h) const {
     const std::int32_t* const pages = rows_.tables()[s].data();
-    return {rows_.view(), arrays_[column_members], arrays_[column_member_means], arrays_[column_links], pages, pages, h, c_.sink};
+    dci_head<bf16> of{rows_.view(), arrays_[column_members], arrays_[column_member_means], arrays_[column_links], pages, pages, h, c_.sink};
+    of.places = arrays_[column_places];
+    return of;
   }
 
   void index() {
@@ -193,6 +198,7 @@ class search_world {
     if (wanted < pages && wanted > 0) {
       const page_search how{.pages = static_cast<int>(wanted),
                             .beam = c_.options.pages.beam,
+                            .nearest = c_.options.pages.nearest,
                             .probes = c_.options.pages.probes,
                             .rule = c_.rule,
                             .interleave = c_.interleave};
@@ -297,6 +303,27 @@ TEST_CASE("a beam through the tree comes to the tokens of the host's, from one t
     search_world({.shape = tree, .lengths = {300}, .options = {.keep = 40, .pages = {.beam = 2}}, .rule = {by}}).check();
   search_world({.shape = tree, .dim = 9, .sink = 0, .lengths = {9000}, .options = {.keep = 64, .pages = {.beam = 4}}}).check();
   search_world({.shape = {.block = 32, .rank = ranking::best_member, .first_promotion = 1}, .lengths = {300}}).check();  // no level 1
+}
+
+TEST_CASE("of the children of a beam composite indices propose those of the host's, equal ones by position, at every level") {
+  const auto tree = [](int simple, int composite) {
+    return dci_shape{.block = 32, .rank = ranking::best_member, .first_promotion = 250, .simple = simple, .composite = composite};
+  };
+  for (const int nearest : {1, 6, 40, 1000}) {
+    CAPTURE(nearest);
+    const page_options options{.keep = 24, .pages = {.beam = 8, .nearest = nearest}};
+    search_world({.shape = tree(1, 1), .lengths = {680, 100, 30}, .options = options, .seed = 8}).check();
+    search_world({.shape = tree(2, 3), .dim = 9, .group = 5, .heads = 2, .sink = 0, .lengths = {400}, .new_tokens = 2, .options = options})
+        .check();
+  }
+  search_world alike({.shape = tree(1, 2), .lengths = {500}, .options = {.keep = 24, .pages = {.beam = 1 << 20, .nearest = 9}}});
+  for (std::int64_t t = 40; t < 460; t += 3) std::fill_n(alike.key(0, t), 16, round_to<bf16>(t % 2 == 0 ? quiet_nan : 2.0f));
+  alike.check();
+  std::fill(alike.queries().begin(), alike.queries().end(), 0.0f);
+  alike.check();
+  alike.queries()[2] = infinity;
+  alike.check();
+  search_world({.shape = tree(2, 2), .lengths = {4500}, .options = {.keep = 64, .pages = {.beam = 200, .nearest = 300}}}).check();
 }
 
 TEST_CASE("keys of NaN are never found, nor pages that hold nothing else; queries of NaN and infinity find no page") {

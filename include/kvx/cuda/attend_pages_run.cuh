@@ -33,11 +33,8 @@ constexpr bool device_packs = [] {
   using index = typename Spec::index_type;
   if constexpr (packs_blocks<index>) {
     constexpr dci_shape shape = index::shape;
-    static_assert(lines_of(shape) == 0, "semantic pages on a device: there are no composite indices");
     static_assert(!keeps_links(shape) || !offloads<typename Spec::layout_type>(),
                   "semantic pages on a device: a tree compares a new block with keys of all others, which may be far");
-    static_assert(!any(Spec::others) || shape.rank != dci_shape::ranking::best_member,
-                  "semantic pages on a device: tiers need pages that are found by their means");
     static_assert(shape.block <= most_packed_tokens, "semantic pages on a device: blocks of at most 1,024 tokens");
   }
   return packs_blocks<index>;
@@ -80,6 +77,7 @@ void attend_pages_run(const device& exec, const cache_parts<Spec>& of, int layer
   device_page_layer<E> from{
       place.rows, place.side[column_members], place.side[column_member_means], {}, {}, Spec::sketch, Spec::zones, batch, rows_of};
   from.links = place.side[column_links];
+  from.places = place.side[column_places];
   from.promoted = promoted;
   if constexpr (Spec::coded) from.codes = codes_of(place.side);
   if constexpr (any(Spec::others)) from.values = page_values_of(place.side);

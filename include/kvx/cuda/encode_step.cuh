@@ -15,6 +15,7 @@
 #include <kvx/index/block_columns.hpp>
 #include <kvx/index/cuda/dci_links.cuh>
 #include <kvx/index/cuda/dci_tree.cuh>
+#include <kvx/index/cuda/line_places.cuh>
 #include <kvx/index/cuda/page_codes.cuh>
 #include <kvx/index/cuda/page_values.cuh>
 #include <kvx/index/promoted_tokens.hpp>
@@ -233,6 +234,10 @@ class step_encoder {
                       promoted, at.blocks + g.first, g.blocks, at.runs + g.first_run, g.runs, at.links);
         index_blocks(side, shape, rows, layer.side[column_members], layer.side[column_member_means], energies, of.geometry.rope,
                      Spec::zones.sink, any(Spec::others), at.blocks + g.first, g.blocks, layer.side[column_links]);
+      }
+      if constexpr (lines_of(shape) > 0) {
+        place_keys(side, shape, rows, layer.side[column_members], layer.side[column_places], Spec::zones.sink, any(Spec::others), at.blocks,
+                   std::ssize(list));
       }
       if constexpr (codes) {
         code_means(side, shape, layout::shape, layer.side[column_members], layer.side[column_member_means], layer.side[column_mean_codes],

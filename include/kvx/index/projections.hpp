@@ -3,7 +3,6 @@
 
 #include <kvx/core/annotate.hpp>
 #include <kvx/core/bits.hpp>
-#include <kvx/core/fixed_dot.hpp>
 #include <kvx/core/math.hpp>
 #include <kvx/core/random.hpp>
 
@@ -24,17 +23,18 @@ KVX_HD constexpr float line_component(std::uint64_t seed, int i, int d) {
   return random_bits(seed + 0x6c696e65 + static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(d)) >> 63 != 0 ? -1.0f : 1.0f;
 }
 
-/// Where a key stands on a line.   key, line (D), zero up to whole lanes; last: component D of the line
-KVX_HD constexpr float place_of_key(const float* key, float height, const float* line, float last, float radius, int dim) {
-  const double sum = fixed_dot(key, line, dim) + static_cast<double>(height) * static_cast<double>(last);
+/// Where a key stands on a line.   dot: fixed_dot of the key and components 0..D-1 of the line; last: its component D
+KVX_HD constexpr float place_of_key(double dot, float height, float last, float radius) {
+  const double sum = dot + static_cast<double>(height) * static_cast<double>(last);
   return radius > 0 ? static_cast<float>(sum / static_cast<double>(radius)) : 0.0f;
 }
+static_assert(place_of_key(3, 4, -1, 2) == -.5f && place_of_key(0, 0, 1, 0) == 0);
 
-/// Where a query stands on a line; the query 0 in the middle. `square_root` as in dci_links.hpp.
+/// Where a query stands on a line; the query 0 in the middle.   dot, square: fixed_dot of the query with the line, and with itself;
+/// square_root: as in dci_links.hpp
 template <class SquareRoot>
-KVX_HD constexpr float place_of_query(const float* query, const float* line, int dim, const SquareRoot& square_root) {
-  const double square = fixed_dot(query, query, dim);
-  return square > 0 ? static_cast<float>(fixed_dot(query, line, dim) / square_root(square)) : 0.0f;
+KVX_HD constexpr float place_of_query(double dot, double square, const SquareRoot& square_root) {
+  return square > 0 ? static_cast<float>(dot / square_root(square)) : 0.0f;
 }
 
 /// The priority of a token in one composite index: the smaller, the sooner. A distance of NaN counts as none.

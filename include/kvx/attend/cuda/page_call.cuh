@@ -35,7 +35,7 @@ namespace kvx {
 /// energies    where queries that are learned from go; null data for nowhere
 /// codes       of the keys, read by a reranker or a ranking of pages that says so
 /// values      columns of the values, where the reranker has tiers
-/// links, promoted   where a tree is searched
+/// links, promoted   where a tree is searched; places: where it has composite indices
 /// kept        selections that are used again
 template <class E>
 struct device_page_layer {
@@ -52,6 +52,7 @@ struct device_page_layer {
   column_array links = {};
   promoted_tokens promoted = {};
   kept_pages_of_layer kept = {};
+  column_array places = {};
 };
 
 /// What a unit may spend: see wanted_pages.

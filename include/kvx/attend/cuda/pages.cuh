@@ -101,6 +101,7 @@ void attend_pages(const device& exec, const device_page_layer<E>& layer, const R
   search.wide = rows_on_16(layer.rows.key);
   search.to = to.search;
   search.links = layer.links;
+  search.places = layer.places;
   search.promoted = layer.promoted;
   search.kept = layer.kept;
   row_ids ids = to.search.members();

@@ -78,14 +78,14 @@ __global__ void __launch_bounds__(Threads) link_blocks_kernel(link_call<E> call,
 ///             each 64 tokens of a block, the promoted keys twice, for products on tensor cores. Float keys, and promoted ones, are
 ///             compared with those one level up in double
 /// exactness   the bytes of the host
-/// errors      usage_error: a shape that does not fit the page or keeps no links, or has composite indices
+/// errors      usage_error: a shape that does not fit the page or keeps no links
 template <element E>
 void link_blocks(const device& exec, const dci_shape& shape, const row_view<const E>& rows, const column_array& members,
                  const column_array& links, std::int64_t sink, bool finite_values, const promoted_tokens& promoted,
                  const block_to_index* blocks, std::int64_t count, const run_to_link* runs, std::int64_t run_count, const link_arrays& to,
                  call_site where = call_site::here()) {
   require(is_valid(shape, rows.page_tokens), "link_blocks: the block must be whole pages, at most 65,536 tokens", where);
-  require(keeps_links(shape) && lines_of(shape) == 0, "link_blocks: on a device links are kept, and no places on lines", where);
+  require(keeps_links(shape), "link_blocks: the shape keeps no links", where);
   require_range("link_blocks: key_dim", rows.key_dim, 1, 576, where);
   const std::int64_t tiles = ceil_div(shape.block, link_tokens), heads = rows.heads;
   const std::int64_t chunks = ceil_div(promoted.count(), link_threads / fixed_dot_lanes);

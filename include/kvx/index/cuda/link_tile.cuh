@@ -2,6 +2,7 @@
 // Parents of 64 tokens of a block, by one block of threads.
 
 #include <kvx/backend/cuda/collectives.cuh>
+#include <kvx/backend/cuda/double_root.cuh>
 #include <kvx/backend/cuda/fixed_dot.cuh>
 #include <kvx/backend/cuda/mma.cuh>
 #include <kvx/core/bits.hpp>
@@ -15,7 +16,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -23,11 +23,6 @@ namespace kvx {
 
 /// Tokens of a tile, promoted tokens that are read at once, threads of a block: a warp for 16 tokens.
 inline constexpr int link_tokens = 64, link_points = 32, link_threads = 2 * link_tokens;
-
-/// The correctly rounded root of a double.
-struct double_root {
-  KVX_HD double operator()(double x) const { return ::sqrt(x); }
-};
 
 /// How far apart two estimates of a product must be for their order to be right: tensor cores may truncate every addition and make a few
 /// more of them, for which four times what nearest_gap allows is ample; and what is too small for a float is lost.

@@ -51,6 +51,8 @@ struct page_search_shape {
   }
   /// Whether pages are found through a tree.
   KVX_HD constexpr bool descends() const { return index.rank == dci_shape::ranking::best_member; }
+  /// Whether composite indices narrow the children of a beam.
+  KVX_HD constexpr bool narrows() const { return descends() && how.nearest > 0 && lines_of(index) > 0; }
 
   /// Pages whose members are looked at, at most.
   KVX_HD constexpr std::int64_t probes(std::int64_t pages, std::int64_t wanted) const {
@@ -72,13 +74,20 @@ struct page_search_shape {
 /// marks       (units, mark_words) a bit for each token, set for those of the beams
 /// orders      (units, G, page_pitch) score_order of the logits of each page's best member that was seen, 0 for none
 /// ids, logits, scores   (units, pitch), (units, G, pitch), (units, pitch) of the tokens of one level
+/// asked       composite indices: (units, G, lines) where the queries stand
+/// chosen      the same: (units, mark_words) a bit for each token of the zone that is looked at at level 0, from its first on
+/// children, priorities   the same: (units, child_pitch) of the tokens of level 0 that follow the beam
 struct beam_arrays {
   unsigned* marks = nullptr;
   unsigned* orders = nullptr;
   std::int32_t* ids = nullptr;
   float* logits = nullptr;
   float* scores = nullptr;
-  std::int64_t mark_words = 0, pitch = 0;
+  float* asked = nullptr;
+  unsigned* chosen = nullptr;
+  std::int32_t* children = nullptr;
+  float* priorities = nullptr;
+  std::int64_t mark_words = 0, pitch = 0, child_pitch = 0;
 
   beam_arrays() = default;
   template <class Budget>
@@ -92,6 +101,12 @@ struct beam_arrays {
     ids = memory.take<std::int32_t>(units * pitch);
     logits = memory.take<float>(units * s.group * pitch);
     scores = memory.take<float>(units * pitch);
+    if (!s.narrows()) return;
+    child_pitch = round_up(s.longest, 4);
+    asked = memory.take<float>(units * s.group * lines_of(s.index));
+    chosen = memory.take<unsigned>(units * mark_words);
+    children = memory.take<std::int32_t>(units * child_pitch);
+    priorities = memory.take<float>(units * child_pitch);
   }
 };
 
@@ -163,7 +178,7 @@ struct page_search_arrays {
 ///             else null. `far` says where those lie
 /// plain, resident   (units, G, D) queries; (units, G) log-sum-exp of each head's residents
 /// wide        keys begin on multiples of 16 bytes
-/// links, promoted   where a tree is searched
+/// links, promoted   where a tree is searched; places: where it has composite indices
 /// kept        selections that are used again
 template <class E, class Budget, class Far = all_near>
 struct page_search_call : page_search_shape<Budget> {
@@ -181,6 +196,7 @@ struct page_search_call : page_search_shape<Budget> {
   bool wide = false;
   page_search_arrays to;
   column_array links = {};
+  column_array places = {};
   promoted_tokens promoted = {};
   kept_pages_of_layer kept;
 
@@ -190,6 +206,10 @@ struct page_search_call : page_search_shape<Budget> {
   }
   KVX_HD std::int32_t link(std::int32_t page, std::int64_t head, std::int64_t slot) const {
     return reinterpret_cast<const std::int32_t*>(links.at(page, head))[slot];
+  }
+  /// Where the token in a slot stands.   (lines)
+  KVX_HD const float* places_of(std::int32_t page, std::int64_t head, std::int64_t slot) const {
+    return reinterpret_cast<const float*>(places.at(page, head)) + slot * lines_of(this->index);
   }
 };
 

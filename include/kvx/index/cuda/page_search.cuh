@@ -104,7 +104,7 @@ void scan_means(const device& exec, const Call& call, call_site where = call_sit
 ///             Where positions take what others have found (call.kept), all of this once for those that search, and then for the others
 /// shapes      see page_search_shape and page_search_arrays
 /// cost        two launches, twice as many where positions take from others: reads all means once for every eight heads, or those of the
-///             best blocks for every four; then one block a unit. best_member: three, see search_tree
+///             best blocks for every four; then one block a unit. best_member: three or five, see search_tree
 /// exactness   given the same logits the host's pages, where its sums of exponentials do not differ in their last bits; the same bits on
 ///             every run
 /// errors      usage_error for shapes that do not fit

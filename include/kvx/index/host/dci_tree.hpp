@@ -164,7 +164,8 @@ class indexer {
       const float radius = at_.points.radius(), height = sphere_height(radius, at_.squares[i], host_links::square_root);
       float* const places = of_.places_of(t / P, t % P, lines);
       for (int j = 0; j < lines; ++j)
-        places[j] = place_of_key(keys_.row(i), height, at_.lines + j * pitch(), line_component(shape_.seed, j, dim_), radius, dim_);
+        places[j] =
+            place_of_key(fixed_dot(keys_.row(i), at_.lines + j * pitch(), dim_), height, line_component(shape_.seed, j, dim_), radius);
     }
   }
 

@@ -2,6 +2,7 @@
 // Of the children of a beam those that composite indices come to first, on the host.
 
 #include <kvx/core/element.hpp>
+#include <kvx/core/fixed_dot.hpp>
 #include <kvx/core/scratch_parts.hpp>
 #include <kvx/core/tensor_view.hpp>
 #include <kvx/index/block_keys.hpp>
@@ -37,7 +38,8 @@ class nearest_places {
       for (int d = 0; d < dim_; ++d) line[d] = line_component(shape.seed, i, d);
       for (int g = 0; g < group_; ++g) {
         for (int d = 0; d < dim_; ++d) query_[d] = *queries.at(g, d);
-        asked_[g * most_lines + i] = place_of_query(query_, line, dim_, host_links::square_root);
+        asked_[g * most_lines + i] =
+            place_of_query(fixed_dot(query_, line, dim_), fixed_dot(query_, query_, dim_), host_links::square_root);
       }
     }
   }
