@@ -236,7 +236,7 @@ class child_looker : tree_searcher<Threads, Heads, Call> {
 
 /// Looks at the children of one chunk of tokens of one unit; or, where it Marks, leaves bits for those that composite indices choose among.
 template <int Threads, int Heads, bool Marks, class Call>
-__global__ void __launch_bounds__(Threads) look_at_children_kernel(Call call, int chunks) {
+__global__ void __launch_bounds__(Threads, 1) look_at_children_kernel(Call call, int chunks) {
   using looker = child_looker<Threads, Heads, Call>;
   __shared__ typename looker::scratch scratch;
   __shared__ page_zone zone;
