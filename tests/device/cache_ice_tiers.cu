@@ -80,6 +80,44 @@ void decode(int steps, std::uint64_t seed, const attend_options& how) {
   CHECK(retrieved > 300);
 }
 
+/// A step replayed for two sequences, the second a fork of the first, gives what it gives when it is launched.
+template <class Spec>
+void replay(const device& exec, cache<device, Spec>& c, sequence s, const attend_options& how) {
+  const sequence g = c.fork(exec, s);
+  const std::vector<token> id = tokens(500, 1);
+  const auto of = [&](test::part what, int heads, int dim) { return device_array<float>(test::rows_of<float>(id, what, 0, heads, dim)); };
+  const device_array<float> k = of(test::part::key, 2, 24), v = of(test::part::value, 2, 16), q = of(test::part::query, 6, 24),
+                            direct(6 * 16), replayed(6 * 16);
+  const auto launch_step = [&](step& x, float* out) {
+    c.append(exec, x, 0, static_cast<const float*>(k.data()), static_cast<const float*>(v.data()));
+    c.attend(exec, x, 0, static_cast<const float*>(q.data()), out, how);
+  };
+  {
+    step x = c.begin(exec, {{s, 1}});
+    launch_step(x, direct.data());
+  }
+  cudaGraph_t nodes = nullptr;
+  cudaGraphExec_t graph = nullptr;
+  for (const sequence now : {s, g}) {
+    step x = c.begin(exec, {{now, 1}});
+    if (nodes == nullptr) {
+      REQUIRE(cudaStreamBeginCapture(exec.stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+      launch_step(x, replayed.data());
+      REQUIRE(cudaStreamEndCapture(exec.stream, &nodes) == cudaSuccess);
+      REQUIRE(cudaGraphInstantiate(&graph, nodes, 0) == cudaSuccess);
+    }
+    REQUIRE(cudaGraphLaunch(graph, exec.stream) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(exec.stream) == cudaSuccess);
+    CHECK(replayed.read() == direct.read());
+  }
+  (void)cudaGraphExecDestroy(graph);
+  (void)cudaGraphDestroy(nodes);
+}
+
+geometry one_layer() {
+  return {.layers = 1, .kv_heads = 2, .query_heads = 6, .max_tokens = 700, .max_sequences = 3, .kinds = {layer_kind::retrieve()}};
+}
+
 }  // namespace
 
 TEST_CASE("120 steps in tiers over semantic pages give what they give on the host") {
@@ -102,10 +140,8 @@ TEST_CASE("the same where pages are found by members that a beam through the tre
 TEST_CASE("without coded rows and tail: what a cache without tiers gives, bit for bit; budgets are refused; a graph is the same bits") {
   const test::test_stream stream;
   const device exec{.stream = stream.get()};
-  const geometry sizes{
-      .layers = 1, .kv_heads = 2, .query_heads = 6, .max_tokens = 700, .max_sequences = 3, .kinds = {layer_kind::retrieve()}};
-  test::cache_on_host<tiered> a(exec, {}, sizes);
-  test::cache_on_host<untiered> b(exec, {}, sizes);
+  test::cache_on_host<tiered> a(exec, {}, one_layer());
+  test::cache_on_host<untiered> b(exec, {}, one_layer());
   const sequence s = a.open(exec), r = b.open(exec);
   const attend_options how{.keep = 6, .path = route::retrieve};
   for (const std::int64_t n : {150, 1, 2}) {
@@ -122,34 +158,16 @@ TEST_CASE("without coded rows and tail: what a cache without tiers gives, bit fo
     b.commit(exec, y);
   }
 
-  cache<device, tiered>& c = a.on_device();
-  const sequence g = a.fork(exec, s);
-  const std::vector<token> id = tokens(500, 1);
-  const auto of = [&](test::part what, int heads, int dim) { return device_array<float>(test::rows_of<float>(id, what, 0, heads, dim)); };
-  const device_array<float> k = of(test::part::key, 2, 24), v = of(test::part::value, 2, 16), q = of(test::part::query, 6, 24),
-                            direct(6 * 16), replayed(6 * 16);
-  const auto launch_step = [&](step& x, float* out) {
-    c.append(exec, x, 0, static_cast<const float*>(k.data()), static_cast<const float*>(v.data()));
-    c.attend(exec, x, 0, static_cast<const float*>(q.data()), out, how);
-  };
-  {
-    step x = c.begin(exec, {{s, 1}});
-    launch_step(x, direct.data());
-  }
-  cudaGraph_t nodes = nullptr;
-  cudaGraphExec_t graph = nullptr;
-  for (const sequence now : {s, g}) {
-    step x = c.begin(exec, {{now, 1}});
-    if (nodes == nullptr) {
-      REQUIRE(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal) == cudaSuccess);
-      launch_step(x, replayed.data());
-      REQUIRE(cudaStreamEndCapture(stream.get(), &nodes) == cudaSuccess);
-      REQUIRE(cudaGraphInstantiate(&graph, nodes, 0) == cudaSuccess);
-    }
-    REQUIRE(cudaGraphLaunch(graph, stream.get()) == cudaSuccess);
-    stream.wait();
-    CHECK(replayed.read() == direct.read());
-  }
-  (void)cudaGraphExecDestroy(graph);
-  (void)cudaGraphDestroy(nodes);
+  replay(exec, a.on_device(), s, how);
+}
+
+TEST_CASE("a graph that goes through a tree whose beam composite indices narrow is the same bits") {
+  const test::test_stream stream;
+  const device exec{.stream = stream.get()};
+  test::cache_on_host<by_tree> c(exec, {}, one_layer());
+  const sequence s = c.open(exec);
+  step x = c.begin(exec, {{s, 150}});
+  append_all(c, exec, x, tokens(1, 150));
+  c.commit(exec, x);
+  replay(exec, c.on_device(), s, {.keep = 6, .pages = {.beam = 3, .nearest = 2}, .path = route::retrieve});
 }
