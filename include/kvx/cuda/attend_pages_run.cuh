@@ -79,6 +79,7 @@ void attend_pages_run(const device& exec, const cache_parts<Spec>& of, int layer
   from.links = place.side[column_links];
   from.places = place.side[column_places];
   from.promoted = promoted;
+  from.mean_codes = place.side[column_mean_codes];
   if constexpr (Spec::coded) from.codes = codes_of(place.side);
   if constexpr (any(Spec::others)) from.values = page_values_of(place.side);
   if constexpr (device_learns<Spec>) {

@@ -5,6 +5,7 @@
 #include <kvx/core/bits.hpp>
 #include <kvx/core/math.hpp>
 #include <kvx/layout/columns.hpp>
+#include <kvx/sketch/whole_query.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -56,5 +57,17 @@ KVX_HD constexpr int coordinate_code(float x, float inverse) {
   return !(steps >= 0) ? 0 : steps >= 15 ? 15 : static_cast<int>(steps);
 }
 static_assert(coordinate_code(0, 1) == 8 && coordinate_code(-.1f, 1) == 7 && coordinate_code(9, 1) == 15 && coordinate_code(-9, 1) == 0);
+
+/// Four components of a rotated query, from `first` on, in whole numbers: what is multiplied with half of a line; 0 beyond D.
+KVX_HD constexpr std::int32_t query_word(const float* x, int dim, int first, float inverse) {
+  std::uint32_t bits = 0;
+  for (int k = 0; k < 4 && first + k < dim; ++k)
+    bits |= std::uint32_t{static_cast<std::uint8_t>(whole_component(x[first + k], inverse))} << 8 * k;
+  return static_cast<std::int32_t>(bits);
+}
+static_assert([] {
+  constexpr float x[6] = {0, 0, 0, 0, 1, -2};
+  return query_word(x, 6, 4, 1) == 0xfe01;
+}());
 
 }  // namespace kvx

@@ -37,6 +37,7 @@ namespace kvx {
 /// values      columns of the values, where the reranker has tiers
 /// links, promoted   where a tree is searched; places: where it has composite indices
 /// kept        selections that are used again
+/// mean_codes  of the means, where there are some
 template <class E>
 struct device_page_layer {
   row_view<const E> rows;
@@ -53,6 +54,7 @@ struct device_page_layer {
   promoted_tokens promoted = {};
   kept_pages_of_layer kept = {};
   column_array places = {};
+  column_array mean_codes = {};
 };
 
 /// What a unit may spend: see wanted_pages.
@@ -76,6 +78,7 @@ static_assert(page_budget{{.keep = 192}}.wanted(16, 400) == 12 && page_budget{{.
 struct page_call_arrays : unit_arrays {
   page_search_arrays search;
   const void** found = nullptr;
+  std::int64_t search_tickets = 0;  ///< the last of the counters
 
   template <class E>
   page_call_arrays(const device& exec, const row_view<E>& rows, const page_search_shape<page_budget>& shape, bool coded,
@@ -99,6 +102,8 @@ struct page_call_arrays : unit_arrays {
     if (coded) page_dots = memory.take<float>(units * page_pitch * G);
     if (fetches) found = memory.take<const void*>(units * most_chosen());
     take_units(exec, rows, shape.tokens, G, coded, most_chosen(), memory);
+    search_tickets = shape.tickets();
+    counters += search_tickets;
   }
 
   std::int64_t most_chosen() const { return chosen.chosen_pitch > 0 ? chosen.chosen_pitch : search.id_pitch; }

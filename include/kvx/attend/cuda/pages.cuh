@@ -1,6 +1,6 @@
 #pragma once
 // Attention of decode steps over {sink, members of the pages found, recent} on the device: four launches for all new tokens and KV heads,
-// and those of a reranker.
+// one more where zones are long, and those of a reranker.
 
 #include <kvx/attend/cuda/fetched_rows.cuh>
 #include <kvx/attend/cuda/page_call.cuh>
@@ -44,11 +44,12 @@ namespace kvx {
 
 /// Attention of the new tokens of a batch over the sinks, the recent tokens and the members of the pages found for each KV head.
 ///
-/// what        launches: residents (queries, attention to them); means, or where pages are ranked by coded_member (FindsByCodes) codes,
-///             and the dots of their page means if they have a centre; pages, and their members; attention to these, whose last block of a
-///             unit merges and finishes. Where positions take pages from others, the look and the pages twice. Before attention a reranker
-///             keeps the best of the members: one launch more, codes with a centre two; tiers two more: what is left of the pages' means,
-///             and attention to those and to coded members
+/// what        launches: residents (queries, attention to them); means, where sequences may be long enough (proposed_pages) behind their
+///             codes, or where pages are ranked by coded_member (FindsByCodes) codes of members, and the dots of their page means if they
+///             have a centre; pages, and their members; attention to these, whose last block of a unit merges and finishes. Where
+///             positions take pages from others, the look and the pages twice. Before attention a reranker keeps the best of the
+///             members: one launch more, codes with a centre two; tiers two more: what is left of the pages' means, and attention to
+///             those and to coded members
 /// shapes      q (N, Q, D), out (N, Q, Dv), lse (N, Q) or a null view, N = layer.batch.tokens; scratch and counters of attend_pages_scratch
 ///             for `shape`
 ///             far: where pages may lie far, offloaded_pages, whose slots take pages of which rows were chosen as a whole, or
@@ -100,10 +101,12 @@ void attend_pages(const device& exec, const device_page_layer<E>& layer, const R
   search.scale = logit_scale(options.scale, Page.key_dim);
   search.wide = rows_on_16(layer.rows.key);
   search.to = to.search;
+  search.to.tickets = counters.data() + (to.counters - to.search_tickets);
   search.links = layer.links;
   search.places = layer.places;
   search.promoted = layer.promoted;
   search.kept = layer.kept;
+  search.mean_codes = layer.mean_codes;
   row_ids ids = to.search.members();
   rerank_input in = to.ranked_among(ids, layer.zones, Page.tokens, search.scale);
   const auto dots = [&](const zones* whole) {

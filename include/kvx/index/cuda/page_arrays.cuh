@@ -59,6 +59,15 @@ struct page_search_shape {
     const std::int64_t most = how.probes > 0 ? how.probes : default_probes(index, page_tokens, pages * page_tokens, wanted);
     return most < pages ? most : pages;
   }
+  /// Pages whose means are looked at: all, or, where means are coded, those that their codes propose.
+  KVX_HD constexpr std::int64_t looked_at(std::int64_t pages, std::int64_t wanted) const {
+    return codes_means(index, page_tokens) && how.probes == 0 ? proposed_pages(pages, wanted) : pages;
+  }
+  /// Tickets that a search needs.
+  KVX_HD constexpr std::int64_t tickets() const {
+    const std::int64_t pages = ceil_div(longest, page_tokens);
+    return looked_at(pages, wanted(pages, longest)) < pages ? units() : 0;
+  }
   /// Pages or blocks that one unit puts in order at most.
   KVX_HD constexpr std::int64_t ordered(std::int64_t pages, std::int64_t wanted) const {
     using ranking = dci_shape::ranking;
@@ -117,8 +126,11 @@ struct beam_arrays {
 /// missed      (units): how many pages of the zone were not found
 /// slots, places   by_page: (units, id_pitch) members page after page: P times the page and the number of the member; where each stands
 ///             among the ids
+/// proposed    (units, proposed_pitch) pages of long zones that the codes of their means propose, ascending, counted from the first of the
+///             zone; null where no zone is that long
+/// tickets     (units) of a launch that proposes, the caller's: 0 before and after
 /// logits      (units, G, page_pitch) of the pages' means and spreads, or of their best members where a tree is searched; entry 0 for the
-///             page of the zone's first token
+///             page of the zone's first token, or for the first page that is proposed
 /// scores      (units, page_pitch)
 /// tops        (units, probe_pitch) the most promising pages, or blocks, ascending; order: the best first
 /// best        (units, G, probe_pitch) logits of the best member of each page in that order, or of blocks' means; worth: (units,
@@ -132,6 +144,8 @@ struct page_search_arrays {
   std::int32_t* missed = nullptr;
   std::int32_t* slots = nullptr;
   std::int32_t* places = nullptr;
+  std::int32_t* proposed = nullptr;
+  unsigned* tickets = nullptr;
   float* logits = nullptr;
   float* scores = nullptr;
   std::int32_t* tops = nullptr;
@@ -139,7 +153,7 @@ struct page_search_arrays {
   float* best = nullptr;
   float* worth = nullptr;
   beam_arrays tree;
-  std::int64_t id_pitch = 0, found_pitch = 0, page_pitch = 0, probe_pitch = 0;
+  std::int64_t id_pitch = 0, found_pitch = 0, proposed_pitch = 0, page_pitch = 0, probe_pitch = 0;
 
   page_search_arrays() = default;
   template <class Budget>
@@ -159,6 +173,10 @@ struct page_search_arrays {
     if (s.by_page) {
       slots = memory.take<std::int32_t>(units * id_pitch);
       places = memory.take<std::int32_t>(units * id_pitch);
+    }
+    if (s.tickets() > 0) {
+      proposed_pitch = s.looked_at(pages, wanted);
+      proposed = memory.take<std::int32_t>(units * proposed_pitch);
     }
     logits = memory.take<float>(units * s.group * page_pitch);
     scores = memory.take<float>(units * page_pitch);
@@ -180,6 +198,7 @@ struct page_search_arrays {
 /// wide        keys begin on multiples of 16 bytes
 /// links, promoted   where a tree is searched; places: where it has composite indices
 /// kept        selections that are used again
+/// mean_codes  null data where means are not coded: then all means are looked at
 template <class E, class Budget, class Far = all_near>
 struct page_search_call : page_search_shape<Budget> {
   using element_type = E;
@@ -199,11 +218,14 @@ struct page_search_call : page_search_shape<Budget> {
   column_array places = {};
   promoted_tokens promoted = {};
   kept_pages_of_layer kept;
+  column_array mean_codes = {};
 
   KVX_HD const bf16* mean(std::int32_t page, std::int64_t head) const { return reinterpret_cast<const bf16*>(means.at(page, head)); }
   KVX_HD constexpr packed_page packed(std::int32_t page, std::int64_t head) const {
     return {members.at(page, head), this->page_tokens, packed_page::entry_bytes(this->index)};
   }
+  /// Whether pages of long zones are proposed by the codes of their means.
+  KVX_HD constexpr bool proposes() const { return mean_codes.data != nullptr && to.proposed != nullptr; }
   KVX_HD std::int32_t link(std::int32_t page, std::int64_t head, std::int64_t slot) const {
     return reinterpret_cast<const std::int32_t*>(links.at(page, head))[slot];
   }
@@ -221,25 +243,51 @@ struct page_zone {
   const std::int32_t* frames;     // of the sequence's rows: where they do not differ, its pages
   std::int64_t position;          // of the token
   kept_use kept;
+  std::int64_t looked_at;         // pages whose means are looked at
+  const std::int32_t* listed;     // (looked_at) which these are, ascending, counted from the first; null: all
+
+  /// The i-th page that is looked at, counted from the first, and which one of them a page of the sequence is.
+  KVX_HD constexpr std::int64_t page(std::int64_t i) const { return listed != nullptr ? listed[i] : i; }
+  KVX_HD constexpr std::int64_t number_of(std::int64_t page) const {
+    std::int64_t low = 0, high = listed != nullptr ? looked_at : 0;
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (first + listed[middle] < page) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return listed != nullptr ? low : page - first;
+  }
 
   /// Whether there is a choice, which this launch makes.
   KVX_HD constexpr bool is_chosen() const { return wanted > 0 && wanted < count && !kept.waits; }
   KVX_HD constexpr bool is_searched() const { return is_chosen() && kept.from == nullptr; }
 };
 
+static_assert([] {
+  const std::int32_t listed[3] = {0, 4, 5};
+  const page_zone zone{nullptr, 10, 9, 1, nullptr, 0, {false, nullptr, nullptr}, 3, listed};
+  return zone.page(1) == 4 && zone.number_of(10) == 0 && zone.number_of(14) == 1 && zone.number_of(15) == 2;
+}());
+
 template <class Call>
 KVX_HD constexpr page_zone page_zone_of(const Call& call, std::int64_t unit) {
   const token_zone z = zone_of(call.batch, call.cut, call.page_tokens, unit / call.heads);
-  if (z.entry < 0) return {nullptr, 0, 0, -1, nullptr, 0, {false, nullptr, nullptr}};
+  if (z.entry < 0) return {nullptr, 0, 0, -1, nullptr, 0, {false, nullptr, nullptr}, 0, nullptr};
   const batch_item& item = call.batch.items[z.entry];
-  const std::int64_t count = (z.end - z.begin) / call.page_tokens;
+  const std::int64_t count = (z.end - z.begin) / call.page_tokens, wanted = count > 0 ? call.wanted(count, z.committed) : 0;
+  const std::int64_t most = call.proposes() ? call.looked_at(count, wanted) : count;
   return {item.pages,
           z.begin / call.page_tokens,
           count,
-          count > 0 ? call.wanted(count, z.committed) : 0,
+          wanted,
           (call.row_items != nullptr ? call.row_items : call.batch.items)[z.entry].pages,
           z.length - 1,
-          call.kept.use_of(z.entry, unit % call.heads, z.length - 1, item.queries)};
+          call.kept.use_of(z.entry, unit % call.heads, z.length - 1, item.queries),
+          most,
+          most < count ? call.to.proposed + unit * call.to.proposed_pitch : nullptr};
 }
 
 }  // namespace kvx

@@ -43,17 +43,17 @@ class page_finder {
     const bool members = call_.index.rank == dci_shape::ranking::mean_then_member;
     if (call_.descends()) read_best_members();
     if (members || !call_.how.interleave) {
-      block_group_scores(call_.how.rule, logits(), call_.to.page_pitch, G(), zone_.count, resident(), nullptr, scores(), s_.group);
+      block_group_scores(call_.how.rule, logits(), call_.to.page_pitch, G(), zone_.looked_at, resident(), nullptr, scores(), s_.group);
       __syncthreads();
     }
     if (members) rank_members(look_at_best());
     if (call_.how.interleave) {
-      take_turns(logits(), call_.to.page_pitch, G(), zone_.count, zone_.wanted, tops(), order(), scores(), s_.best);
+      take_turns(logits(), call_.to.page_pitch, G(), zone_.looked_at, zone_.wanted, tops(), order(), scores(), s_.best);
     }
     std::int32_t* const found = call_.to.found + unit_ * call_.to.found_pitch;
-    const auto take = [&](std::int64_t i, std::int64_t t) { found[i] = static_cast<std::int32_t>(zone_.first + t); };
-    const std::int64_t count = block_top_k(scores(), zone_.count, zone_.wanted, s_.best, take).taken;
-    const auto score_of = [&](std::int32_t page) { return scores()[page - zone_.first]; };
+    const auto take = [&](std::int64_t i, std::int64_t t) { found[i] = static_cast<std::int32_t>(zone_.first + zone_.page(t)); };
+    const std::int64_t count = block_top_k(scores(), zone_.looked_at, zone_.wanted, s_.best, take).taken;
+    const auto score_of = [&](std::int32_t page) { return scores()[zone_.number_of(page)]; };
     if (zone_.kept.to != nullptr) keep_pages<Threads>(*zone_.kept.to, zone_.position, found, count, score_of);
     return count;
   }
@@ -81,7 +81,7 @@ class page_finder {
 
   __device__ void forget_logits() {
     for (int g = 0; g < G(); ++g) {
-      for (std::int64_t t = threadIdx.x; t < zone_.count; t += Threads) logits()[g * call_.to.page_pitch + t] = quiet_nan;
+      for (std::int64_t t = threadIdx.x; t < zone_.looked_at; t += Threads) logits()[g * call_.to.page_pitch + t] = quiet_nan;
     }
     __syncthreads();
   }
@@ -129,7 +129,7 @@ class page_finder {
   __device__ static std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
   /// order: the k most promising pages, the best first. Returns how many there are.
-  __device__ std::int64_t put_in_order(std::int64_t k) { return order_best(scores(), zone_.count, k, tops(), order(), s_.best); }
+  __device__ std::int64_t put_in_order(std::int64_t k) { return order_best(scores(), zone_.looked_at, k, tops(), order(), s_.best); }
 
   /// Logits of the best members of pages [from, to) in order, a warp a page.
   __device__ void look_at_members(std::int64_t from, std::int64_t to) {
@@ -138,7 +138,8 @@ class page_finder {
     const std::int64_t head = unit_ % call_.heads;
     for_heads([&](int g0) {
       for (std::int64_t i = from + warp_of_thread(); i < to; i += Threads / warp_lanes) {
-        const std::int64_t page = zone_.first + order()[i], block = page * P / call_.index.block * call_.index.block;
+        const std::int64_t page = zone_.first + zone_.page(order()[i]);
+        const std::int64_t block = page * P / call_.index.block * call_.index.block;
         const packed_page packed = call_.packed(zone_.pages[page], head);
         const int count = packed.count();
         float most[Heads];
@@ -211,7 +212,7 @@ class page_finder {
       return __syncthreads();
     }
     block_group_scores(call_.how.rule, best(), call_.to.probe_pitch, G(), seen, resident(), nullptr, worth, s_.group);
-    for (std::int64_t t = threadIdx.x; t < zone_.count; t += Threads) scores()[t] = quiet_nan;
+    for (std::int64_t t = threadIdx.x; t < zone_.looked_at; t += Threads) scores()[t] = quiet_nan;
     __syncthreads();
     for (std::int64_t i = threadIdx.x; i < seen; i += Threads) scores()[order()[i]] = worth[i];
     __syncthreads();

@@ -1,6 +1,6 @@
 #pragma once
-// Search for semantic pages on the device: the means of all pages, then the members of the most promising until the next promises too
-// little; or a beam through the tree.
+// Search for semantic pages on the device: means, of all pages or of those that codes propose, then the members of the most promising until
+// the next promises too little; or a beam through the tree.
 
 #include <kvx/backend/cuda/collectives.cuh>
 #include <kvx/backend/cuda/dynamic_shared.cuh>
@@ -15,6 +15,7 @@
 #include <kvx/index/cuda/page_arrays.cuh>
 #include <kvx/index/cuda/page_finder.cuh>
 #include <kvx/index/cuda/page_order.cuh>
+#include <kvx/index/cuda/page_proposals.cuh>
 #include <kvx/index/cuda/scan_blocks.cuh>
 #include <kvx/index/cuda/tree_search.cuh>
 #include <kvx/layout/cuda/row_dots.cuh>
@@ -29,20 +30,23 @@ namespace kvx {
 /// Threads and pages of a block that looks at means.
 inline constexpr int mean_threads = 256, mean_pages = 256;
 
-/// Logits of the means of some pages of one unit, with what their spreads may add where members are looked at; NaN for a page without
-/// members.
+/// Logits of the means of some pages of one unit that are looked at, with what their spreads may add where members are looked at; NaN for a
+/// page without members.
 template <int Threads, int Heads, class Call>
 __global__ void __launch_bounds__(Threads) scan_means_kernel(Call call, int chunks) {
   __shared__ page_zone zone;
   __shared__ float reach[Heads];  // what a spread of 1 adds
-  const std::int64_t unit = blockIdx.x / chunks, head = unit % call.heads, first = std::int64_t{blockIdx.x % chunks} * mean_pages;
+  const std::int64_t unit = blockIdx.x / chunks, head = unit % call.heads;
   if (threadIdx.x == 0) zone = page_zone_of(call, unit);
   __syncthreads();
-  if (!zone.is_searched() || first >= zone.count) return;
+  constexpr int at_once = Threads / row_lanes;  // few pages go to as many blocks as there are
+  const std::int64_t each = zone.listed != nullptr ? round_up(ceil_div(zone.looked_at, chunks), at_once) : mean_pages;
+  const std::int64_t first = blockIdx.x % chunks * each;
+  if (!zone.is_searched() || first >= zone.looked_at) return;
   auto* const queries = dynamic_shared<float>();
   const int dim = call.rows.key_dim, G = call.group;
   const float* const plain = call.plain + unit * G * dim;
-  const std::int64_t last = first + mean_pages < zone.count ? first + mean_pages : zone.count;
+  const std::int64_t last = first + each < zone.looked_at ? first + each : zone.looked_at;
   const float spread = call.index.rank == dci_shape::ranking::mean_then_member ? call.how.spread : 0;
   for (int g0 = 0; g0 < G; g0 += Heads) {
     stage_row_queries<Threads, Heads>(plain, g0, G, dim, call.scale, queries);
@@ -57,7 +61,7 @@ __global__ void __launch_bounds__(Threads) scan_means_kernel(Call call, int chun
       if (lane_of_thread() == 0) reach[h] = spread * scale * static_cast<float>(sqrt(square));
     }
     __syncthreads();
-    const auto page = [&](std::int64_t i) { return zone.pages[zone.first + first + i]; };
+    const auto page = [&](std::int64_t i) { return zone.pages[zone.first + zone.page(first + i)]; };
     mean_dots<Threads, Heads>(
         queries, dim, last - first, true, [&](std::int64_t i) { return call.mean(page(i), head); },
         [&](std::int64_t i, int h, float logit) {
@@ -71,8 +75,8 @@ __global__ void __launch_bounds__(Threads) scan_means_kernel(Call call, int chun
   }
 }
 
-/// Logits of the means of the pages of every unit's zone, with what their spreads may add where members are looked at; for
-/// two_level_means, of the pages of the best blocks.
+/// Logits of the means of the pages of every unit's zone, all or those that their codes propose, with what their spreads may add where
+/// members are looked at; for two_level_means, of the pages of the best blocks.
 template <class Call>
 void scan_means(const device& exec, const Call& call, call_site where = call_site::here()) {
   const auto queries = [&](int heads) { return sizeof(float) * static_cast<std::size_t>(heads * row_query_floats(call.rows.key_dim)); };
@@ -84,6 +88,7 @@ void scan_means(const device& exec, const Call& call, call_site where = call_sit
   }
   const std::int64_t units = call.units(), chunks = ceil_div(ceil_div(call.longest, call.page_tokens), mean_pages);
   require_range("search_pages: blocks", units * chunks, 0, INT32_MAX, where);
+  if (call.proposes()) propose_pages(exec, call, where);
   const auto scan = [&]<int Heads>() {
     launch(exec, {.grid = dim3(static_cast<unsigned>(units * chunks)), .threads = mean_threads, .shared_bytes = queries(Heads)},
            scan_means_kernel<mean_threads, Heads, Call>, call, static_cast<int>(chunks));
@@ -104,9 +109,10 @@ void scan_means(const device& exec, const Call& call, call_site where = call_sit
 ///             Where positions take what others have found (call.kept), all of this once for those that search, and then for the others
 /// shapes      see page_search_shape and page_search_arrays
 /// cost        two launches, twice as many where positions take from others: reads all means once for every eight heads, or those of the
-///             best blocks for every four; then one block a unit. best_member: three or five, see search_tree
-/// exactness   given the same logits the host's pages, where its sums of exponentials do not differ in their last bits; the same bits on
-///             every run
+///             best blocks for every four; then one block a unit. best_member: three or five, see search_tree. Where a sequence may have a
+///             zone whose pages are proposed, one more, see propose_pages; then the means of those alone are read
+/// exactness   given the same logits the host's pages, where its sums of exponentials do not differ in their last bits, among the same
+///             pages as the host where codes propose them; the same bits on every run
 /// errors      usage_error for shapes that do not fit
 template <element E, class Budget, class Far, class Score>
 void search_pages(const device& exec, page_search_call<E, Budget, Far> call, const Score& score, call_site where = call_site::here()) {

@@ -79,16 +79,10 @@ class page_proposals {
       most_[used++] = by.inverse;
     }
     for (int g = 0; g < used; ++g) {
-      for (int i = 0; i < 2 * lines_.lines(); ++i) words_[i * used + g] = word(rotated_ + std::int64_t{g} * dim, 4 * i, most_[g]);
+      for (int i = 0; i < 2 * lines_.lines(); ++i)
+        words_[i * used + g] = query_word(rotated_ + std::int64_t{g} * dim, dim, 4 * i, most_[g]);
     }
     return used;
-  }
-
-  std::int32_t word(const float* x, int first, float inverse) const {
-    std::uint32_t bits = 0;
-    for (int k = 0; k < 4 && first + k < lines_.dim; ++k)
-      bits |= std::uint32_t{static_cast<std::uint8_t>(whole_component(x[first + k], inverse))} << 8 * k;
-    return static_cast<std::int32_t>(bits);
   }
 
   /// What the heads make of pages [first, end), `first` a multiple of coded_pages.

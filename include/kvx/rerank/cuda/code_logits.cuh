@@ -12,6 +12,7 @@
 #include <kvx/rerank/cuda/rerank_units.cuh>
 #include <kvx/rerank/rsq_ip.hpp>
 #include <kvx/sketch/cuda/code_columns.cuh>
+#include <kvx/sketch/cuda/whole_query.cuh>
 #include <kvx/sketch/key_sketch.hpp>
 
 #include <cuda_runtime.h>
@@ -89,9 +90,7 @@ __device__ __forceinline__ void load_code_queries(const code_reading& a, std::in
       finite = finite && size_of(x[i]) <= largest_float;
       if (size_of(x[i]) > largest) largest = size_of(x[i]);
     }
-    largest = warp_max(largest);
-    if (__all_sync(all_lanes, finite ? 1 : 0) == 0) largest = infinity;
-    const query_scale s = scale_of(&largest, 1, 1);
+    const query_scale s = warp_scale_of(largest, finite);
     std::int8_t* const row = whole + ((g / Heads * chunks) * Heads + g % Heads) * code_chunk_dims;
 #pragma unroll
     for (int i = 0; i < most; ++i) {
