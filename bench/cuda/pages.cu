@@ -3,10 +3,11 @@
 //
 // usage: pages [<tokens>, a multiple of 4,096]
 //
-// Prints device_ice_vs_floor: time of a layer over that of its bytes at the bandwidth of a copy. The bytes: means and lists of all pages,
-// keys of the pages found, rows of these, of the sink, and recent. Keys of pages that are looked at and not found count nothing.
-// device_ice_vs_dense: time of the dense kernel over that of a layer. device_ice_tiered_…: the same in tiers, 32 rows kept and a tenth of
-// the pages found; of all pages the means of values too, of those found the codes of keys and values.
+// Prints device_ice_vs_floor: time of a layer over that of its bytes at the bandwidth of a copy. The bytes: means and lists of the pages
+// whose means are looked at, before them the codes of all means where these are not all pages (proposed_pages), keys of the pages found,
+// rows of these, of the sink, and recent. Keys of pages that are looked at and not found count nothing. device_ice_vs_dense: time of the
+// dense kernel over that of a layer. device_ice_tiered_…: the same in tiers, 32 rows kept and a tenth of the pages found; of all pages the
+// means of values too, of those found the codes of keys and values.
 
 #include "device_timing.cuh"
 
@@ -62,9 +63,13 @@ int main(int count, char** arguments) {
   const std::int64_t zone = edge(spec::zones, tokens, page) - spec::zones.sink, pages = zone / page;
   const double key_mean = 2 * bench::dim, row = bench::row_bytes_of_head, near = static_cast<double>(tokens + 1 - zone);
   {
-    constexpr const char* kernels[] = {"residents", "means", "pages", "attend"};
-    const double bytes = static_cast<double>(pages) * (key_mean + 64) + keep * key_mean + (keep + near) * row;
-    time_layer<spec>("device_ice", kernels, exec, tokens, {.keep = keep}, bench::kv_heads * bytes / bandwidth);
+    constexpr const char* kernels[] = {"residents", "codes", "means", "pages", "attend"};
+    constexpr const char* of_short[] = {"residents", "means", "pages", "attend"};
+    const std::int64_t looked_at = proposed_pages(pages, keep / page);
+    const double codes = looked_at < pages ? static_cast<double>(pages) * bench::dim / 2 : 0;
+    const double bytes = codes + static_cast<double>(looked_at) * (key_mean + 64) + keep * key_mean + (keep + near) * row;
+    const std::span<const char* const> names = looked_at < pages ? std::span<const char* const>(kernels) : of_short;
+    time_layer<spec>("device_ice", names, exec, tokens, {.keep = keep}, bench::kv_heads * bytes / bandwidth);
   }
   {
     constexpr const char* kernels[] = {"residents", "means", "pages", "code_means", "rerank", "page_means", "tiers", "attend"};
