@@ -5,6 +5,7 @@
 #include <kvx/cache_parts.hpp>
 #include <kvx/codec/frame.hpp>
 #include <kvx/codec/host/calibrated.hpp>
+#include <kvx/codec/host/text_mean.hpp>
 #include <kvx/core/check.hpp>
 #include <kvx/core/element.hpp>
 #include <kvx/core/status.hpp>
@@ -13,6 +14,7 @@
 #include <kvx/store_options.hpp>
 #include <kvx/stored_blocks.hpp>
 #include <kvx/stored_columns.hpp>
+#include <kvx/stored_means.hpp>
 #include <kvx/stored_rows.hpp>
 
 #include <algorithm>
@@ -20,6 +22,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -28,12 +31,13 @@ namespace kvx {
 
 /// The frame of a sequence, or of a range of it.
 ///
-/// what        token ids, rows block by block, balances, columns; see docs/storing.md
+/// what        token ids, means, rows block by block, balances, columns; see docs/storing.md
 /// errors      usage_error: options out of their limits, a range that window layers have left behind, a codec that does not fit the cache.
 ///             unfit: bytes of a section that cannot be made
 /// exactness   for any number of threads the same bytes
 /// reader      see host_reader: rows, columns and what was learned, as its backend has them
-/// cost        one read of the rows, the codec's work, chunks side by side; memory for the frame and a few chunks a worker
+/// cost        one read of the rows, two where their mean is kept; the codec's work, chunks side by side; memory for the frame and a few
+///             chunks a worker
 template <class Spec, class Reader>
 class sequence_saver {
  public:
@@ -54,6 +58,7 @@ class sequence_saver {
     require(options.fixed_ratio == 0 || (options.fixed_ratio >= 1 && options.fixed_ratio < 1e6),
             "save: fixed_ratio is 0, or from 1 to a million", where);
     require(options.fixed_ratio == 0 || has_step<codec>, "save: fixed_ratio: only chunks of a codec with a step fit a given size", where);
+    require_range("save: own_mean_from", options.own_mean_from, 1, std::numeric_limits<std::int64_t>::max(), where);
     require(options.token_ids.empty() || std::cmp_equal(options.token_ids.size(), last_ - first_),
             "save: token_ids are those of the tokens that are saved", where);
     if constexpr (!layout::owns_rows) {
@@ -72,8 +77,9 @@ class sequence_saver {
     }
     blocks_ = blocks_of(of.geometry, layout::shape, of.spec.codec, where);
     plan_rows(where);
+    plan_means();
     plan_sides(where);
-    const std::int64_t sections = std::ssize(sections_) + std::ssize(sides_) + (options.token_ids.empty() ? 0 : 1);
+    const std::int64_t sections = std::ssize(sections_) + std::ssize(means_) + std::ssize(sides_) + (options.token_ids.empty() ? 0 : 1);
     require_range("save: sections, which larger chunks make fewer,", sections, 0, most_sections, where);
   }
 
@@ -83,7 +89,7 @@ class sequence_saver {
     frame_header header = header_of(of_);
     header.tokens = static_cast<std::uint64_t>(last_ - first_);
     header.first_token = static_cast<std::uint64_t>(first_);
-    frame_writer writer(header, static_cast<std::uint32_t>(ids + sections_.size() + sides_.size()));
+    frame_writer writer(header, static_cast<std::uint32_t>(ids + means_.size() + sections_.size() + sides_.size()));
     std::int64_t plain = 0;
     for (const stored_section& s : sections_) plain += s.range.coded ? 0 : s.range.count * features_of(s);
     writer.reserve(static_cast<std::uint64_t>(plain) * sizeof(E) + options_.token_ids.size_bytes());
@@ -94,12 +100,14 @@ class sequence_saver {
       writer.add(s, std::as_bytes(options_.token_ids));
     }
     const predicted_inputs<codec> inputs(exec_, of_.spec.codec, options_.token_ids);
-    const std::size_t together = static_cast<std::size_t>(worker_count(exec_)) * 4;
+    const status found = add_means(inputs, writer);
+    if (!found.ok()) return found;
+    const std::size_t together = at_once();
     for (std::size_t first = 0; first < sections_.size(); first += together) {
       const std::size_t count = std::min(together, sections_.size() - first);
       std::vector<std::vector<std::byte>> bytes(count);
       const status fetched =
-          reader_.fetch(blocks_, std::span(sections_).subspan(first, count), inputs, first_, step(), options_.fixed_ratio == 0);
+          reader_.fetch(blocks_, std::span(sections_).subspan(first, count), inputs, own_means_, first_, step(), options_.fixed_ratio == 0);
       if (!fetched.ok()) return fetched;
       const status coded = for_each_checked(exec_, static_cast<std::int64_t>(count), [&](std::int64_t i) {
         const auto number = static_cast<std::size_t>(i);
@@ -121,6 +129,15 @@ class sequence_saver {
     int column = -1;
   };
 
+  /// The mean of a block's coded rows, which sections [first, end) are of.
+  struct mean_section {
+    frame_section of;
+    std::size_t block = 0;
+    row_part part = row_part::key;
+    std::size_t first = 0, end = 0;
+  };
+
+  std::size_t at_once() const { return static_cast<std::size_t>(worker_count(exec_)) * 4; }
   const page_rules& rules_of(std::int32_t layer) const { return of_.plan.groups[static_cast<std::size_t>(of_.layer(layer).group)].rules; }
   const page_table& table_of(std::int32_t layer) const { return slot_.tables[static_cast<std::size_t>(of_.layer(layer).group)]; }
 
@@ -177,6 +194,71 @@ class sequence_saver {
         }
       }
     }
+  }
+
+  /// Which blocks code so many rows that their mean is worth its bytes.
+  void plan_means() {
+    if constexpr (has_step<codec>) {
+      if (options_.fixed_ratio > 0) return;  // pages are decoded alone
+      for (std::size_t first = 0, end = 0; first < sections_.size(); first = end) {
+        const stored_section& s = sections_[first];
+        std::int64_t coded = 0;
+        for (; end < sections_.size() && sections_[end].block == s.block && sections_[end].part == s.part; ++end)
+          coded += sections_[end].range.coded ? sections_[end].range.count : 0;
+        if (coded < options_.own_mean_from) continue;
+        const std::int64_t from = s.range.first, last = sections_[end - 1].range.first + sections_[end - 1].range.count;
+        means_.push_back({blocks_[s.block].section(section_kind::mean, s.part, from - first_, last - from), s.block, s.part, first, end});
+      }
+    }
+  }
+
+  /// Finds the means, which chunks are then coded by.
+  status add_means([[maybe_unused]] const predicted_inputs<codec>& inputs, [[maybe_unused]] frame_writer& writer) {
+    if constexpr (has_step<codec>) {
+      const calibrated_model& model = *of_.spec.codec.model;
+      for (const mean_section& m : means_) {
+        text_sums all;
+        for (std::size_t first = m.first; first < m.end; first += at_once()) {
+          const std::span<const stored_section> lot = std::span(sections_).subspan(first, std::min(at_once(), m.end - first));
+          std::vector<text_sums> of_section(lot.size());
+          const status summed = add_up(lot, inputs, of_section);
+          if (!summed.ok()) return summed;
+          for (const text_sums& sums : of_section) all.add(sums);
+        }
+        const std::vector<half> mean = text_mean(model, static_cast<std::size_t>(blocks_[m.block].span), m.part, all);
+        const auto bytes = std::as_bytes(std::span(mean));
+        (void)own_means_.take(model, blocks_[m.block], m.block, m.part, bytes);
+        writer.add(m.of, bytes);
+      }
+    }
+    return {};
+  }
+  /// The sums of the coded sections among some of one block and part, by the device where it makes their chunks.
+  status add_up(std::span<const stored_section> lot, const predicted_inputs<codec>& inputs, std::span<text_sums> sums) {
+    const calibrated_model& model = *of_.spec.codec.model;
+    const status fetched = reader_.sum(blocks_, lot, sums);
+    if (!fetched.ok()) return fetched;
+    return for_each_checked(exec_, std::ssize(lot), [&](std::int64_t i) {
+      const auto number = static_cast<std::size_t>(i);
+      const stored_section& s = lot[number];
+      if (!s.range.coded) return status{};
+      const span_chunk chunk = chunk_of(s, inputs);
+      sums[number].tokens = s.range.count;
+      sums[number].inputs = sum_inputs(model, chunk);
+      if (!sums[number].rows.empty()) return status{};
+      std::vector<E> memory;
+      const std::span<const E> rows = reader_.rows(number, blocks_[s.block], s, memory);
+      sums[number].rows = sum_rows(limited(exec_, 1), model, chunk, tensor_view<const E, 2>(rows.data(), s.range.count, features_of(s)));
+      return status{};
+    });
+  }
+  span_chunk chunk_of(const stored_section& s, const predicted_inputs<codec>& inputs) const {
+    return {static_cast<std::size_t>(blocks_[s.block].span),
+            s.part,
+            s.range.first,
+            s.range.count,
+            inputs.of(s.part, s.range.first - first_),
+            own_means_.of(s.block, s.part)};
   }
 
   /// What stands beside the rows; of a range that does not begin with the sequence, nothing.
@@ -244,8 +326,7 @@ class sequence_saver {
     if constexpr (!std::same_as<codec, raw>) {
       const host alone = limited(exec_, 1);
       const tensor_view<const E, 2> matrix(rows.data(), s.range.count, features_of(s));
-      const span_chunk chunk{static_cast<std::size_t>(blocks_[s.block].span), s.part, s.range.first, s.range.count,
-                             inputs.of(s.part, s.range.first - first_)};
+      const span_chunk chunk = chunk_of(s, inputs);
       if constexpr (has_step<codec>) {
         if (options_.fixed_ratio > 0) {
           out.resize(static_cast<std::size_t>(page_bytes_of(rows.size_bytes())));
@@ -267,6 +348,8 @@ class sequence_saver {
   std::int64_t first_ = 0, last_ = 0;
   std::vector<stored_block> blocks_;
   std::vector<stored_section> sections_;
+  std::vector<mean_section> means_;
+  frame_means<codec> own_means_;
   std::vector<side> sides_;
 };
 

@@ -38,11 +38,12 @@ struct dense_rows {
   std::int64_t pitch = 0;
 };
 
-/// A chunk that is to be decoded: its bytes, and what ids foretell of its tokens, null for nothing.
+/// A chunk that is to be decoded: its bytes, what ids foretell of its tokens, null for nothing, and the mean of its text, see span_chunk.
 struct stored_chunk {
   chunk_place place;
   std::span<const std::byte> bytes;
   const float* inputs = nullptr;
+  const float* mean = nullptr;
 };
 
 /// Rows that restoring writes to: those of an external layout too, where the caller has bound rows that are not const.
@@ -84,10 +85,16 @@ class host_reader {
 
   /// These sections will be asked for, by their numbers here.
   ///
-  /// inputs      predicted_inputs of the tokens from `first` on; log2_step of a dead zone; chunks: of any length
-  template <class Inputs>
-  status fetch(std::span<const stored_block>, std::span<const stored_section>, const Inputs& /*inputs*/, std::int64_t /*first*/,
-               int /*log2_step*/, bool /*chunks*/) {
+  /// inputs      predicted_inputs of the tokens from `first` on; means: frame_means; log2_step of a dead zone; chunks: of any length
+  template <class Inputs, class Means>
+  status fetch(std::span<const stored_block>, std::span<const stored_section>, const Inputs& /*inputs*/, const Means& /*means*/,
+               std::int64_t /*first*/, int /*log2_step*/, bool /*chunks*/) {
+    return {};
+  }
+
+  /// Sums of the coded ones among sections of one block and part, see text_sums; or makes ready to be asked for their rows.
+  template <class Sums>
+  status sum(std::span<const stored_block>, std::span<const stored_section>, std::span<Sums>) {
     return {};
   }
 

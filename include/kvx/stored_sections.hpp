@@ -1,5 +1,5 @@
 #pragma once
-// What the table of a frame holds for a cache: sections of rows by block, token ids, balances, columns; whether rows are missing.
+// What the table of a frame holds for a cache: sections of rows by block, means, token ids, balances, columns; whether rows are missing.
 
 #include <kvx/cache_parts.hpp>
 #include <kvx/codec/chain.hpp>
@@ -7,6 +7,7 @@
 #include <kvx/codec/host/page.hpp>
 #include <kvx/core/bits.hpp>
 #include <kvx/core/check.hpp>
+#include <kvx/core/element.hpp>
 #include <kvx/core/status.hpp>
 #include <kvx/layout/page_table.hpp>
 #include <kvx/stored_blocks.hpp>
@@ -51,6 +52,7 @@ class stored_sections {
   /// Looks through the table for the first `tokens` tokens of the frame.
   status index(const frame_view& frame, const cache_parts<Spec>& of, std::int64_t tokens) {
     rows_.assign(blocks_.size(), {});
+    means_.assign(blocks_.size(), {-1, -1});
     sides_.assign(static_cast<std::size_t>(of.geometry.layers), {});
     for (std::size_t i = 0; i < frame.sections.size(); ++i) {
       const status s = place(frame, of, i);
@@ -63,6 +65,8 @@ class stored_sections {
 
   /// Numbers of the sections of rows or chunks that are needed, by their tokens.
   std::span<const std::uint32_t> rows(std::size_t block, row_part part) const { return rows_[block][static_cast<std::size_t>(part)]; }
+  /// The number of the section of a block's mean; -1: the calibration's holds.
+  std::int64_t mean(std::size_t block, row_part part) const { return means_[block][static_cast<std::size_t>(part)]; }
   std::int64_t token_ids() const { return token_ids_; }
   const layer_sides& sides(int layer) const { return sides_[static_cast<std::size_t>(layer)]; }
 
@@ -84,6 +88,7 @@ class stored_sections {
       case section_kind::rows:
       case section_kind::chunk:
       case section_kind::page: return place_rows(frame, i);
+      case section_kind::mean: return place_mean(s, number);
       case section_kind::balance:
         if (!one_layer || (s.part != 1 && s.part != 2)) return corrupt("frame: balance");
         (s.part == 1 ? sides_[s.first_layer].diagonals : sides_[s.first_layer].samples) = number;
@@ -96,11 +101,31 @@ class stored_sections {
     }
   }
 
-  status place_rows(const frame_view& frame, std::size_t i) {
-    const frame_section& s = frame.sections[i];
-    const auto block = std::find_if(blocks_.begin(), blocks_.end(), [&](const stored_block& b) { return b.owns(s); });
+  /// Finds the block and part of a section of one.
+  status find_block(const frame_section& s, std::vector<stored_block>::const_iterator& block) const {
+    block = std::find_if(blocks_.begin(), blocks_.end(), [&](const stored_block& b) { return b.owns(s); });
     if (block == blocks_.end()) return {status::code::mismatch, "frame: layers and heads of a section"};
     if (s.part != 1 && s.part != 2) return corrupt("frame: part of a section");
+    return {};
+  }
+
+  status place_mean(const frame_section& s, std::int64_t number) {
+    std::vector<stored_block>::const_iterator block;
+    const status found = find_block(s, block);
+    if (!found.ok()) return found;
+    const std::int64_t dim = s.part == 1 ? layout::shape.key_dim : layout::shape.value_dim;
+    std::int64_t& at = means_[static_cast<std::size_t>(block - blocks_.begin())][s.part == 1 ? 0 : 1];
+    if (block->span < 0 || at >= 0 || s.bytes != static_cast<std::uint64_t>(block->rows() * dim) * sizeof(half))
+      return corrupt("frame: a mean");
+    at = number;
+    return {};
+  }
+
+  status place_rows(const frame_view& frame, std::size_t i) {
+    const frame_section& s = frame.sections[i];
+    std::vector<stored_block>::const_iterator block;
+    const status found = find_block(s, block);
+    if (!found.ok()) return found;
     if (s.tokens < 1 || s.tokens > most_section_tokens) return corrupt("frame: tokens of a section");
     if (s.kind != section_kind::rows && block->span < 0) return corrupt("frame: a chunk of layers that no span has");
     const std::int64_t dim = s.part == 1 ? layout::shape.key_dim : layout::shape.value_dim;
@@ -176,6 +201,7 @@ class stored_sections {
 
   std::vector<stored_block> blocks_;
   std::vector<std::array<std::vector<std::uint32_t>, 2>> rows_;  // (blocks, K and V)
+  std::vector<std::array<std::int64_t, 2>> means_;               // (blocks, K and V)
   std::int64_t token_ids_ = -1;
   std::vector<layer_sides> sides_;  // (layers)
   std::vector<std::int64_t> first_kept_;

@@ -15,6 +15,7 @@
 #include <kvx/store_options.hpp>
 #include <kvx/stored_access.hpp>
 #include <kvx/stored_blocks.hpp>
+#include <kvx/stored_means.hpp>
 #include <kvx/stored_rows.hpp>
 #include <kvx/stored_sections.hpp>
 
@@ -33,7 +34,7 @@ namespace kvx {
 /// what        open: everything that header and table say is checked, against themselves and against the cache. write_layer: reads, checks
 ///             and decodes the sections of a layer, and hands its rows to a writer, see host_writer
 /// errors      a status; a layer that fails has some of its rows or none. usage_error: a codec that does not fit the cache
-/// cost        open: header, table, token ids. write_layer: sections of a block of layers, in memory until its last layer is written
+/// cost        open: header, table, token ids, means. write_layer: sections of a block of layers, in memory until its last layer is written
 template <class Spec, store S>
 class stored_sequence {
  public:
@@ -55,7 +56,8 @@ class stored_sequence {
     s = sections_.index(frame_, of, tokens_);
     if (!s.ok()) return s;
     loaded_.resize(sections_.blocks().size());
-    return read_ids(exec, of, options, where);
+    s = read_ids(exec, of, options, where);
+    return s.ok() ? read_means(of) : s;
   }
 
   /// Tokens to be restored, and the position of the first.
@@ -181,6 +183,22 @@ class stored_sequence {
     return {};
   }
 
+  status read_means([[maybe_unused]] const cache_parts<Spec>& of) {
+    if constexpr (!std::same_as<codec, raw>) {
+      std::vector<std::byte> bytes;
+      for (std::size_t b = 0; b < sections_.blocks().size(); ++b) {
+        for (const row_part part : {row_part::key, row_part::value}) {
+          const std::int64_t number = sections_.mean(b, part);
+          if (number < 0) continue;
+          status s = read(static_cast<std::uint32_t>(number), bytes);
+          if (s.ok()) s = means_.take(*of.spec.codec.model, sections_.blocks()[b], b, part, bytes);
+          if (!s.ok()) return s;
+        }
+      }
+    }
+    return {};
+  }
+
   template <class Writer>
   status load(const host& exec, const cache_parts<Spec>& of, std::size_t b, [[maybe_unused]] Writer& writer) {
     std::vector<loaded_section> all;
@@ -204,8 +222,12 @@ class stored_sequence {
       const status s = for_each_checked(exec, std::ssize(all), [&](std::int64_t i) {
         loaded_section& l = all[static_cast<std::size_t>(i)];
         if (l.of.kind == section_kind::rows || l.taken) return status{};
-        const span_chunk chunk{static_cast<std::size_t>(sections_.blocks()[b].span), l.part, first_token() + l.of.first_token, l.of.tokens,
-                               inputs_.of(l.part, l.of.first_token)};
+        const span_chunk chunk{static_cast<std::size_t>(sections_.blocks()[b].span),
+                               l.part,
+                               first_token() + l.of.first_token,
+                               l.of.tokens,
+                               inputs_.of(l.part, l.of.first_token),
+                               means_.of(b, l.part)};
         return open_span(alone, of.spec.codec, chunk, l.chunk, l.opened);
       });
       if (!s.ok()) return s;
@@ -222,7 +244,10 @@ class stored_sequence {
     for (loaded_section& l : all) {
       l.taken = l.of.kind != section_kind::rows;
       if (l.taken)
-        chunks.push_back({{b, l.part, first_token() + l.of.first_token, l.of.tokens}, l.chunk, inputs_.of(l.part, l.of.first_token)});
+        chunks.push_back({{b, l.part, first_token() + l.of.first_token, l.of.tokens},
+                          l.chunk,
+                          inputs_.of(l.part, l.of.first_token),
+                          means_.of(b, l.part)});
     }
     const status s = writer.open(sections_.blocks()[b], b, chunks);
     for (loaded_section& l : all) {
@@ -270,6 +295,7 @@ class stored_sequence {
   std::int64_t tokens_ = 0;
   stored_sections<Spec> sections_;
   predicted_inputs<codec> inputs_;
+  frame_means<codec> means_;
   std::vector<std::vector<loaded_section>> loaded_;  // (blocks)
 };
 

@@ -6,6 +6,7 @@
 #include <support/feed.hpp>
 #include <support/small_calibration.hpp>
 
+#include <kvx/codec/frame.hpp>
 #include <kvx/cuda/storing.cuh>
 #include <kvx/kvtc.hpp>
 #include <kvx/kvx.cuh>
@@ -119,6 +120,19 @@ std::vector<float> rows_in(const Cache& c, sequence s) {
   return all;
 }
 
+/// The means that a frame keeps of its text.
+std::vector<std::vector<std::byte>> means_in(const std::unique_ptr<memory_store>& store) {
+  const std::vector<std::byte> frame = bytes_in(store);
+  frame_view view;
+  REQUIRE(check_frame(frame, view).ok());
+  std::vector<std::vector<std::byte>> means;
+  for (const frame_section& s : view.sections) {
+    const auto* const first = frame.data() + s.offset;
+    if (s.kind == section_kind::mean) means.emplace_back(first, first + s.bytes);
+  }
+  return means;
+}
+
 double apart(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());
   double most = 0;
@@ -149,10 +163,12 @@ TEST_CASE_TEMPLATE("chunks that either codes, both restore alike", Chain, kvtc_e
   feed(x.a, x.there, s, tokens(1, n));
   feed(x.b, x.here, t, tokens(1, n));
   const std::vector<float> exact = rows_in(x.b, t);
-  const save_options options{.token_ids = ids, .chunk = 25};
+  const save_options options{.token_ids = ids, .chunk = 25, .own_mean_from = 100};  // of layers 0 and 2
   const auto there = x.saved_there(s, options), here = x.saved_here(t, options);
   // Symbols at the edge of a bin may fall to either side.
   CHECK(std::abs(std::ssize(bytes_in(there)) - std::ssize(bytes_in(here))) < 80);
+  CHECK(means_in(there).size() == (std::is_same_v<Chain, kvtc_entropy> ? 2 : 0));
+  CHECK(means_in(there) == means_in(here));
   for (const auto* store : {&there, &here}) {
     const sequence u = x.restored_there(*store), v = x.restored_here(*store);
     const std::vector<float> found = rows_in(x.a, u), expected = rows_in(x.b, v);
@@ -187,7 +203,7 @@ TEST_CASE("device memory that runs out while a sequence is saved or restored lea
   const auto look = [&] { return std::pair(snapshot(x.a, s), counts(x.a.stats())); };
   status state;
   survive(
-      memory, "save", look, [&] { state = x.a.on_device().save(x.there, s, store, digest{}, {.chunk = 15}); }, true);
+      memory, "save", look, [&] { state = x.a.on_device().save(x.there, s, store, digest{}, {.chunk = 15, .own_mean_from = 20}); }, true);
   CHECK(state.ok());
   survive(
       memory, "restore", look, [&] { state = x.a.on_device().restore(x.there, store, digest{}).state; }, true);

@@ -76,7 +76,7 @@ struct made<cache<host, Spec>> {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(n), 7);
     const sequence s = c.open(exec);
     feed(c, exec, s, tokens(1, n));
-    save_well(c, exec, s, store, {.token_ids = ids, .sinks = 1, .newest = 3, .chunk = 16, .columns = retrieves});
+    save_well(c, exec, s, store, {.token_ids = ids, .sinks = 1, .newest = 3, .chunk = 16, .own_mean_from = 30, .columns = retrieves});
     c.close(exec, s);
     REQUIRE(read_all(store, digest{}, 1 << 20, frame).ok());
     counted = counts(c.stats());

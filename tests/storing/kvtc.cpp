@@ -236,8 +236,8 @@ TEST_CASE("layer by layer gives the same rows; threads change no byte") {
   const sequence s = a.open(exec);
   feed(a, exec, s, tokens(1, 500));
   memory_store store, other;
-  save_well(a, exec, s, store, {.chunk = 64});
-  save_well(a, many, s, other, {.chunk = 64});
+  save_well(a, exec, s, store, {.chunk = 64, .own_mean_from = 100});
+  save_well(a, many, s, other, {.chunk = 64, .own_mean_from = 100});
   std::vector<std::byte> bytes, others;
   REQUIRE(read_all(store, digest{}, 1 << 30, bytes).ok());
   REQUIRE(read_all(other, digest{}, 1 << 30, others).ok());

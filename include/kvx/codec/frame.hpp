@@ -52,7 +52,7 @@ struct frame_header {
 static_assert(sizeof(frame_header) == 160 && std::is_trivially_copyable_v<frame_header>);
 
 /// What a section holds.
-enum class section_kind : std::uint16_t { token_ids = 1, rows = 2, chunk = 3, column = 4, balance = 5, other = 6, page = 7 };
+enum class section_kind : std::uint16_t { token_ids = 1, rows = 2, chunk = 3, column = 4, balance = 5, other = 6, page = 7, mean = 8 };
 
 /// One entry of the table behind the header: which tokens, layers and heads, and where the bytes are.
 ///
@@ -132,7 +132,7 @@ class frame_writer {
 
   /// Whether a section lies within what the header says.
   static bool fits(const frame_header& h, const frame_section& s) {
-    return s.kind >= section_kind::token_ids && s.kind <= section_kind::page && std::uint64_t{s.first_token} + s.tokens <= h.tokens &&
+    return s.kind >= section_kind::token_ids && s.kind <= section_kind::mean && std::uint64_t{s.first_token} + s.tokens <= h.tokens &&
            std::uint32_t{s.first_layer} + s.layers <= h.layers && std::uint32_t{s.first_head} + s.heads <= h.kv_heads;
   }
 

@@ -27,13 +27,14 @@ namespace kvx {
 ///
 /// rows_of     block -> rows_on_device of its layers
 /// inputs_of   chunk_place -> inputs (tokens, rank) of the tokens from there on; null: nothing is foretold
+/// mean_of     chunk_place -> mean (features) of its text; null: the calibration's
 /// chunks      result: the bytes of each
 /// exactness   see encode_chunk
 /// cost        waits for the stream: for what it brings over, and for the chunks. Memory for their rows, coefficients and bytes
-template <class Spec, class RowsOf, class InputsOf>
+template <class Spec, class RowsOf, class InputsOf, class MeanOf>
 status encode_stored(const device& exec, const Spec& spec, const spans_on_device& spans, std::span<const stored_block> blocks,
-                     std::span<const chunk_place> places, const RowsOf& rows_of, const InputsOf& inputs_of, int log2_step,
-                     std::vector<std::vector<std::byte>>& chunks) {
+                     std::span<const chunk_place> places, const RowsOf& rows_of, const InputsOf& inputs_of, const MeanOf& mean_of,
+                     int log2_step, std::vector<std::vector<std::byte>>& chunks) {
   using E = typename Spec::layout_type::element_type;
   const calibrated_model& model = *spec.codec.model;
   const std::vector<chunks_in_run> in_runs = runs_of(places);
@@ -48,12 +49,13 @@ status encode_stored(const device& exec, const Spec& spec, const spans_on_device
     at.push_back(room);
     room += bound_of(p);
   }
-  std::vector<device_block> inputs;
+  std::vector<device_block> inputs, means;
   for (const chunks_in_run& r : in_runs) {
     const span_on_device& span = spans.of(span_of(r.of), r.of.part);
     inputs.push_back(inputs_of_run(exec, inputs_of(r.of), span.view().predictor_rank, r.of.tokens));
+    means.push_back(mean_of_run(exec, mean_of(r.of), span.view().basis.features));
     runs.push_back({r.of.tokens, r.chunk_tokens, kept_components(spec.codec.chain, model.model(span_of(r.of), r.of.part), log2_step),
-                    reinterpret_cast<const float*>(inputs.back().data())});
+                    reinterpret_cast<const float*>(inputs.back().data()), reinterpret_cast<const float*>(means.back().data())});
     scratch = std::max(scratch, encode_run_memory(spec.codec.chain, runs.back(), span.view(), nullptr).bytes);
   }
   const device_block bytes = allocate(exec, room), memory = allocate(exec, scratch);

@@ -36,7 +36,7 @@ class opened_chunks {
  public:
   using E = typename Spec::layout_type::element_type;
 
-  /// chunks      inputs (tokens, rank) lie one after the other, as chunks of a part do
+  /// chunks      inputs (tokens, rank) lie one after the other, as chunks of a part do; all of a part have one mean
   /// errors      of bytes; nothing can be restored then
   status open(const device& exec, const Spec& spec, const spans_on_device& spans, const stored_block& block,
               std::span<const stored_chunk> stored) {
@@ -64,7 +64,9 @@ class opened_chunks {
       r.span = &span;
       r.turns = turns_of_run(exec, spec.codec.model->of(), span_number, in.of);
       r.inputs = inputs_of_run(exec, stored[in.first].inputs, span.view().predictor_rank, in.of.tokens);
-      r.run = {in.of.tokens, in.chunk_tokens, 0, reinterpret_cast<const float*>(r.inputs.data())};
+      r.mean = mean_of_run(exec, stored[in.first].mean, span.view().basis.features);
+      r.run = {in.of.tokens, in.chunk_tokens, 0, reinterpret_cast<const float*>(r.inputs.data()),
+               reinterpret_cast<const float*>(r.mean.data())};
       for (std::size_t i = in.first; i < in.first + in.count; ++i) {  // every chunk says how many components it has
         chunk_header header;
         if (stored[i].bytes.size() < sizeof header) return {status::code::truncated, "chunk"};
@@ -125,7 +127,7 @@ class opened_chunks {
     const span_on_device* span = nullptr;
     chunk_run run;
     turns_of_run turns;
-    device_block inputs, memory;
+    device_block inputs, mean, memory;
   };
   std::int64_t features(row_part part) const {
     constexpr page_shape shape = Spec::layout_type::shape;

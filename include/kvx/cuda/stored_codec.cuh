@@ -143,4 +143,16 @@ inline device_block inputs_of_run(const device& exec, const float* inputs, std::
   return there;
 }
 
+/// The mean of a run's text, as kernels take it; nothing where the model's holds.
+///
+/// shapes      mean (features), null where there is none
+/// cost        waits for its copy
+inline device_block mean_of_run(const device& exec, const float* mean, std::int64_t features) {
+  if (mean == nullptr) return {};
+  const auto bytes = features * static_cast<std::int64_t>(sizeof(float));
+  device_block there = allocate(exec, bytes);
+  copy_in_and_wait(exec, there.data(), mean, bytes);
+  return there;
+}
+
 }  // namespace kvx

@@ -7,6 +7,7 @@
 #include <kvx/backend/device.cuh>
 #include <kvx/cache_parts.hpp>
 #include <kvx/codec/cuda/dense_rows.cuh>
+#include <kvx/codec/cuda/sum_rows.cuh>
 #include <kvx/core/digest.hpp>
 #include <kvx/core/status.hpp>
 #include <kvx/cuda/device_runner.cuh>
@@ -47,35 +48,47 @@ class device_reader {
   }
 
   /// Chunks are made on the device, where it can; rows are brought to the host.
-  template <class Inputs>
-  status fetch(std::span<const stored_block> blocks, std::span<const stored_section> sections, const Inputs& inputs, std::int64_t first,
-               int log2_step, bool chunks) {
+  template <class Inputs, class Means>
+  status fetch(std::span<const stored_block> blocks, std::span<const stored_section> sections, const Inputs& inputs, const Means& means,
+               std::int64_t first, int log2_step, bool chunks) {
     chunks_.assign(sections.size(), {});
     if constexpr (encodes) {
-      const status encoded = chunks ? encode(blocks, sections, inputs, first, log2_step) : status{};
+      const status encoded = chunks ? encode(blocks, sections, inputs, means, first, log2_step) : status{};
       if (!encoded.ok()) return encoded;
     }
-    offsets_.clear();
-    std::int64_t size = 0;
-    for (std::size_t i = 0; i < sections.size(); ++i) {
-      offsets_.push_back(size);
-      if (chunks_[i].empty()) size += sections[i].range.count * features_of(blocks[sections[i].block], sections[i].part);
+    bring_rows(blocks, sections);
+    return {};
+  }
+
+  /// Sums are the device's where it makes the chunks; else rows are brought to the host.
+  template <class Sums>
+  status sum(std::span<const stored_block> blocks, std::span<const stored_section> sections, std::span<Sums> sums) {
+    chunks_.assign(sections.size(), {});
+    const std::size_t number = sections.front().block;
+    const stored_block& block = blocks[number];
+    if (!lies_together(of_, block)) {
+      bring_rows(blocks, sections);
+      return {};
     }
-    const device_block dense = allocate(exec_, size * static_cast<std::int64_t>(sizeof(E)));
-    for (std::size_t i = 0; i < sections.size(); ++i) {
-      const stored_section& s = sections[i];
-      const stored_block& block = blocks[s.block];
-      if (!chunks_[i].empty()) continue;
-      find_runs(block, s.block);
-      for (const run& r : runs_) {
-        const std::int64_t heads = r.layers * block.heads, before = r.first * block.heads, features = features_of(block, s.part);
-        copy_dense_rows<true>(exec_, r.rows.template of<E>(s.part, s.range.first, block.first_head, block.heads), s.range.count,
-                              static_cast<std::int32_t>(heads),
-                              reinterpret_cast<E*>(dense.data()) + offsets_[i] + before * features / block.rows(), features);
+    std::vector<chunk_place> places;
+    std::vector<std::size_t> numbers;
+    find_coded(blocks, sections, places, numbers);
+    find_runs(block, number);
+    const auto span = static_cast<std::size_t>(block.span);
+    for (const chunks_in_run& r : runs_of(places)) {
+      const std::int64_t features = features_of(block, r.of.part), count = static_cast<std::int64_t>(r.count);
+      const std::int64_t bytes = count * features * static_cast<std::int64_t>(sizeof(double));
+      const device_block there = allocate(exec_, bytes);
+      const turns_of_run turns(exec_, of_.spec.codec.model->of(), span, r.of);
+      sum_rows<E>(exec_, runs_.front().rows.template of<const E>(r.of.part, r.of.position, block.first_head, block.heads), turns.view(),
+                  features, r.of.tokens, r.chunk_tokens, reinterpret_cast<double*>(there.data()));
+      std::vector<double> all(static_cast<std::size_t>(count * features));
+      copy_out_and_wait(exec_, all.data(), there.data(), bytes);
+      for (std::size_t i = 0; i < r.count; ++i) {
+        const auto* const from = all.data() + static_cast<std::int64_t>(i) * features;
+        sums[numbers[r.first + i]].rows.assign(from, from + features);
       }
     }
-    fetched_.resize(static_cast<std::size_t>(size));
-    copy_out_and_wait(exec_, fetched_.data(), dense.data(), size * static_cast<std::int64_t>(sizeof(E)));
     return {};
   }
 
@@ -129,17 +142,46 @@ class device_reader {
     }
     runs_of_ = number;
   }
-  template <class Inputs>
-  status encode(std::span<const stored_block> blocks, std::span<const stored_section> sections, const Inputs& inputs, std::int64_t first,
-                int log2_step) {
-    std::vector<chunk_place> places;
-    std::vector<std::size_t> numbers;
+  /// Rows of the sections that are no chunks.
+  void bring_rows(std::span<const stored_block> blocks, std::span<const stored_section> sections) {
+    offsets_.clear();
+    std::int64_t size = 0;
+    for (std::size_t i = 0; i < sections.size(); ++i) {
+      offsets_.push_back(size);
+      if (chunks_[i].empty()) size += sections[i].range.count * features_of(blocks[sections[i].block], sections[i].part);
+    }
+    const device_block dense = allocate(exec_, size * static_cast<std::int64_t>(sizeof(E)));
+    for (std::size_t i = 0; i < sections.size(); ++i) {
+      const stored_section& s = sections[i];
+      const stored_block& block = blocks[s.block];
+      if (!chunks_[i].empty()) continue;
+      find_runs(block, s.block);
+      for (const run& r : runs_) {
+        const std::int64_t heads = r.layers * block.heads, before = r.first * block.heads, features = features_of(block, s.part);
+        copy_dense_rows<true>(exec_, r.rows.template of<E>(s.part, s.range.first, block.first_head, block.heads), s.range.count,
+                              static_cast<std::int32_t>(heads),
+                              reinterpret_cast<E*>(dense.data()) + offsets_[i] + before * features / block.rows(), features);
+      }
+    }
+    fetched_.resize(static_cast<std::size_t>(size));
+    copy_out_and_wait(exec_, fetched_.data(), dense.data(), size * static_cast<std::int64_t>(sizeof(E)));
+  }
+  /// The sections whose chunks are made here.
+  void find_coded(std::span<const stored_block> blocks, std::span<const stored_section> sections, std::vector<chunk_place>& places,
+                  std::vector<std::size_t>& numbers) const {
     for (std::size_t i = 0; i < sections.size(); ++i) {
       const stored_section& s = sections[i];
       if (!s.range.coded || !lies_together(of_, blocks[s.block])) continue;
       places.push_back({s.block, s.part, s.range.first, s.range.count});
       numbers.push_back(i);
     }
+  }
+  template <class Inputs, class Means>
+  status encode(std::span<const stored_block> blocks, std::span<const stored_section> sections, const Inputs& inputs, const Means& means,
+                std::int64_t first, int log2_step) {
+    std::vector<chunk_place> places;
+    std::vector<std::size_t> numbers;
+    find_coded(blocks, sections, places, numbers);
     if (places.empty()) return {};
     std::vector<std::vector<std::byte>> made(places.size());
     const auto rows_of = [&](std::size_t block) -> const rows_on_device<Spec>& {
@@ -147,8 +189,9 @@ class device_reader {
       return runs_.front().rows;
     };
     const auto inputs_of = [&](const chunk_place& p) { return inputs.of(p.part, p.position - first); };
+    const auto mean_of = [&](const chunk_place& p) { return means.of(p.block, p.part); };
     const status done =
-        encode_stored(exec_, of_.spec, kept_spans(exec_, of_, runner_), blocks, places, rows_of, inputs_of, log2_step, made);
+        encode_stored(exec_, of_.spec, kept_spans(exec_, of_, runner_), blocks, places, rows_of, inputs_of, mean_of, log2_step, made);
     for (std::size_t i = 0; i < places.size(); ++i) chunks_[numbers[i]] = std::move(made[i]);
     return done;
   }

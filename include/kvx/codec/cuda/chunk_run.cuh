@@ -22,11 +22,13 @@ namespace kvx {
 ///
 /// components  rows of their coefficients: what the step or the plan keeps, or more
 /// inputs      (predictor_rank, tokens) of a span whose rows are foretold, in device memory: see predictor_inputs
+/// mean        (features) that stands in for the model's, in device memory: that of the text at hand; null: the model's
 struct chunk_run {
   std::int64_t tokens = 0;
   std::int64_t chunk_tokens = 0;
   std::int64_t components = 0;
   const float* inputs = nullptr;
+  const float* mean = nullptr;
 
   KVX_HD constexpr std::int64_t chunks() const { return ceil_div(tokens, chunk_tokens); }
 };
@@ -37,6 +39,13 @@ inline void require_run(const chunk_run& run, const device_span_model& model, ca
   require_range("codec: components of a run", run.components, 0, model.basis.rank, where);
   require(model.predictor_rank == 0 || run.inputs != nullptr || run.tokens == 0,
           "codec: the rows of the span are foretold from inputs, which are missing", where);
+}
+
+/// The model of a run's rows, its mean included.
+inline device_span_model model_of(const span_on_device& span, const chunk_run& run) {
+  device_span_model m = span.view();
+  if (run.mean != nullptr) m.basis.mean = run.mean;
+  return m;
 }
 
 /// The chunks of a run as a launch takes them; list in device memory.

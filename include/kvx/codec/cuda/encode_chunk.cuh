@@ -81,7 +81,7 @@ template <class Codec, element E>
 void encode_chunk(const device& exec, const half_product& product, const Codec& codec, const span_on_device& span, const chunk_run& run,
                   const span_rows<const E>& rows, const device_span_turns& turns, int log2_step, const device_chunk* list,
                   std::byte* memory, chunk_result* results, call_site where = call_site::here()) {
-  const device_span_model& model = span.view();
+  const device_span_model model = model_of(span, run);
   require_run(run, model, where);
   require(rows.dim > 0 && rows.heads > 0 && model.basis.features % (std::int64_t{rows.heads} * rows.dim) == 0,
           "encode_chunk: features are whole layers of heads", where);

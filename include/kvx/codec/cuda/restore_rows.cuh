@@ -97,7 +97,7 @@ template <element E>
 void restore_rows(const device& exec, const half_product& product, const span_on_device& span, const chunk_run& run,
                   const span_rows<E>& rows, const device_span_turns& turns, const restored_part& part, std::int64_t features,
                   const device_chunk* list, const chunk_result* results, std::byte* memory, call_site where = call_site::here()) {
-  const device_span_model& model = span.view();
+  const device_span_model model = model_of(span, run);
   require_run(run, model, where);
   require(rows.dim > 0 && rows.heads > 0 && model.basis.features % (std::int64_t{rows.heads} * rows.dim) == 0,
           "restore_rows: features are whole layers of heads", where);

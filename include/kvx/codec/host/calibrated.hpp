@@ -82,19 +82,22 @@ class turns_of_span {
 /// Which chunk: K or V of a span, for the tokens from a position on.
 ///
 /// inputs      (count, rank) of the part's predictor, null where it has none
+/// mean        (features) that stands in for the calibration's: that of the text at hand; null: the calibration's
 struct span_chunk {
   std::size_t span = 0;
   row_part part = row_part::key;
   std::int64_t position = 0;
   std::int64_t count = 0;
   const float* inputs = nullptr;
+  const float* mean = nullptr;
 };
 
-/// The model of a chunk, its prediction included.
+/// The model of a chunk, its prediction and mean included.
 inline span_model model_of(const calibrated_model& of, const span_chunk& chunk) {
   span_model m = of.model(chunk.span, chunk.part);
   if (!of.predictor(chunk.part).empty())
     m.prediction = {of.predictor(chunk.part).rank, chunk.inputs, of.basis(chunk.span, chunk.part).outputs.data()};
+  if (chunk.mean != nullptr) m.basis.mean = chunk.mean;
   return m;
 }
 inline turns_of_span turns_of(const calibrated_model& of, const span_chunk& chunk) {

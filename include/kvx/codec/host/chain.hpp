@@ -240,6 +240,19 @@ inline void require_turns(const span_turns& turns, std::int64_t features, std::i
   }
 }
 
+/// Rows as floats, their keys turned back.
+///
+/// shapes      rows, floats (tokens, features), features dense
+/// errors      usage_error: turns that do not fit
+template <element E>
+void unturn_rows(const host& exec, const tensor_view<const E, 2>& rows, const span_turns& turns, const tensor_view<float, 2>& floats,
+                 call_site where) {
+  const std::int64_t tokens = rows.extents[0], features = rows.extents[1];
+  require_turns(turns, features, tokens, where);
+  for_each_task(exec, tokens, [&](std::int64_t t) { simd::convert_row(floats.at(t, 0), rows.at(t, 0), features); });
+  turn_rows(exec, turns, floats, 0, false);
+}
+
 /// The first coefficients of rows, whose keys are turned back before.
 ///
 /// shapes      rows (tokens, features of the basis), features dense; coefficients (components, tokens) dense
@@ -248,11 +261,9 @@ template <element E>
 bool project_rows(const host& exec, const matrix_product& product, const span_model& model, const tensor_view<const E, 2>& rows,
                   const span_turns& turns, std::int64_t components, float* coefficients, call_site where) {
   const std::int64_t tokens = rows.extents[0], features = rows.extents[1];
-  require_turns(turns, features, tokens, where);
   const memory_block memory = allocate(exec, tokens * features * static_cast<std::int64_t>(sizeof(float)));
   const tensor_view<float, 2> floats(reinterpret_cast<float*>(memory.data()), tokens, features);
-  for_each_task(exec, tokens, [&](std::int64_t t) { simd::convert_row(floats.at(t, 0), rows.at(t, 0), features); });
-  turn_rows(exec, turns, floats, 0, false);
+  unturn_rows(exec, rows, turns, floats, where);
   add_prediction(exec, product, model.prediction, features, 0, -1, floats);
   return pca_project(exec, product, model.basis, read_only(floats), components, coefficients, tokens, where);
 }
