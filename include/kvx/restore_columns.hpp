@@ -97,7 +97,7 @@ status read_columns(const stored_sequence<Spec, S>& from, const cache_parts<Spec
                     std::span<const std::int32_t> pages) {
   const auto& place = of.layer(layer);
   std::vector<std::byte> bytes;
-  for (std::size_t c = 0; c < cache_parts<Spec>::columns.size() && place.retrieves; ++c) {
+  for (std::size_t c = 0; c != cache_parts<Spec>::columns.size() && place.retrieves; ++c) {
     if (cache_parts<Spec>::columns[c].block_bytes == 0) continue;
     const status s = from.read(static_cast<std::uint32_t>(from.sections().sides(layer).column[c]), bytes);
     if (!s.ok()) return s;

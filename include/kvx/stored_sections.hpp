@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace kvx {
@@ -95,7 +96,7 @@ class stored_sections {
         return {};
       case section_kind::column:
         if (!one_layer) return corrupt("frame: column");
-        if (s.part < columns) sides_[s.first_layer].column[s.part] = number;
+        if (std::cmp_less(s.part, columns)) sides_[s.first_layer].column[s.part] = number;
         return {};
       default: return {};
     }

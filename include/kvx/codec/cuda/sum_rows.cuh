@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(Threads) sum_rows_kernel(span_rows<const E> ro
   const auto head = static_cast<std::int32_t>(f / rows.dim);
   const int d = static_cast<int>(f % rows.dim);
   const device_turns turn = turns.of(head);
-  const std::int64_t first = chunk * chunk_tokens, left = tokens - first, last = first + (left < chunk_tokens ? left : chunk_tokens);
+  const std::int64_t first = chunk * chunk_tokens, left = tokens - first;
+  const std::int64_t last = first + (left < chunk_tokens ? left : chunk_tokens);
   double sum = 0;
   for (std::int64_t t = first; t < last; ++t) {
     const E* const key = rows.row(t, head);
