@@ -93,8 +93,8 @@ payloads sections_in(const memory_store& store, section_kind kind) {
 std::vector<float> floats_of(const std::vector<std::byte>& bytes) {
   std::vector<kvx::half> halves(bytes.size() / sizeof(kvx::half));
   std::memcpy(halves.data(), bytes.data(), bytes.size());
-  std::vector<float> floats;
-  for (const kvx::half x : halves) floats.push_back(to_float(x));
+  std::vector<float> floats(halves.size());
+  std::transform(halves.begin(), halves.end(), floats.begin(), [](kvx::half x) { return to_float(x); });
   return floats;
 }
 
@@ -205,8 +205,8 @@ TEST_CASE("chunks that hold no numbers, and means beyond any half, spoil no othe
   const host exec = one_thread();
   ours a(exec, spec_of<ours>(model()), coded_shape), b(exec, spec_of<ours>(model()), coded_shape);
   const auto with_nan = [](int, std::vector<float>& k, std::vector<float>& v) {
-    k[static_cast<std::size_t>(110 * H * D)] = std::numeric_limits<float>::quiet_NaN();
-    v[static_cast<std::size_t>(120 * H * Dv)] = std::numeric_limits<float>::infinity();
+    k[std::size_t{110} * H * D] = std::numeric_limits<float>::quiet_NaN();
+    v[std::size_t{120} * H * Dv] = std::numeric_limits<float>::infinity();
   };
   const auto far = [](int, std::vector<float>& k, std::vector<float>& v) {
     for (float& x : k) x += 1e6f;
