@@ -15,7 +15,7 @@ using test::twins;
 
 template <element E, int D, int Dv, int P, key_sketch Sketch, bucket_scoring By, class Reranker>
 using spec_of = spec<paged<E, page_shape{.tokens = P, .key_dim = D, .value_dim = Dv}, zones{.sink = 3, .local = 20}>,
-                     sign_buckets<Sketch, By>, Reranker>;
+                     sign_buckets<key_sketch(Sketch), bucket_scoring(By)>, Reranker>;
 constexpr key_sketch balanced{.balance = 64}, plain{.centre = false, .balance = 0, .norms = false}, centred{.balance = 0};
 constexpr key_sketch without_norms{.balance = 0, .norms = false}, signs_alone{.bits = 1, .balance = 0};
 using ours = spec_of<float, 24, 16, 16, balanced, bucket_scoring{}, rsq_ip<4>>;

@@ -17,8 +17,8 @@ using test::device_array, test::token, test::tokens, test::twins;
 using route = attend_options::route;
 
 template <element E, int D, int Dv, dci_shape Shape, tiers Others>
-using ice = spec<paged<E, page_shape{.tokens = 8, .key_dim = D, .value_dim = Dv}, zones{.sink = 8, .local = 12}>, dci_tree<Shape>,
-                 rsq_ip<4, Others>>;
+using ice = spec<paged<E, page_shape{.tokens = 8, .key_dim = D, .value_dim = Dv}, zones{.sink = 8, .local = 12}>,
+                 dci_tree<dci_shape(Shape)>, rsq_ip<4, tiers(Others)>>;
 constexpr tiers both{.value_bits = 4, .tail = true};
 using tiered = ice<float, 24, 16, dci_shape{.block = 32}, both>;
 using untiered = ice<float, 24, 16, dci_shape{.block = 32}, tiers{}>;

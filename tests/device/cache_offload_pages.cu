@@ -15,8 +15,8 @@ using test::decode_far, test::tokens;
 using route = attend_options::route;
 
 template <element E, placement Place, dci_shape Shape = dci_shape{.block = 32}, class Reranker = pass_through>
-using ice = spec<paged<E, page_shape{.tokens = 8, .key_dim = 24, .value_dim = 16}, zones{.sink = 8, .local = 12}, Place>, dci_tree<Shape>,
-                 Reranker>;
+using ice = spec<paged<E, page_shape{.tokens = 8, .key_dim = 24, .value_dim = 16}, zones{.sink = 8, .local = 12}, Place>,
+                 dci_tree<dci_shape(Shape)>, Reranker>;
 constexpr dci_shape of_means{.block = 16, .by = dci_shape::metric::keys, .rank = dci_shape::ranking::mean_key};
 
 template <element E, placement Place, dci_shape Shape = dci_shape{.block = 32}, class Reranker = pass_through>

@@ -22,7 +22,7 @@ using test::append_all, test::attend_all, test::device_array, test::token, test:
 constexpr page_shape shape{.tokens = 16, .key_dim = 24, .value_dim = 20};
 constexpr zones cut{.sink = 3, .local = 20};
 template <key_sketch Sketch, tiers Others>
-using spec_of = spec<paged<bf16, shape, cut>, sign_buckets<Sketch>, rsq_ip<4, Others>>;
+using spec_of = spec<paged<bf16, shape, cut>, sign_buckets<key_sketch(Sketch)>, rsq_ip<4, tiers(Others)>>;
 constexpr key_sketch balanced{.balance = 64};
 using tiered = spec_of<balanced, tiers{.value_bits = 4, .tail = true}>;
 using untiered = spec_of<balanced, tiers{}>;
