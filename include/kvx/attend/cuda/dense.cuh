@@ -56,10 +56,20 @@ struct dense_launch {
   tile_memory memory;
 };
 
+/// Which block of a launch this is, and which query rows it has. Waits in shared memory where the loop over keys has few registers.
+///
+/// query, first, rows   the item's first query, and of the item's query rows of a KV head the first of the block, and how many
+struct dense_block {
+  std::int64_t entry, block, tile_index, head, query, first;
+  int rows, piece, pieces;
+};
+
 template <int Threads, class Tile, class E, class T, class Far>
 __global__ void __launch_bounds__(Threads, Tile::blocks) attend_dense_kernel(dense_launch<E, T, Far> call) {
   std::byte* const shared = dynamic_shared<std::byte>();
+  constexpr bool waits = Tile::blocks > 2;
   __shared__ attend_item item_of_block;
+  __shared__ dense_block waiting;
   const std::int64_t entry = blockIdx.x / call.blocks, block = blockIdx.x % call.blocks, H = call.rows.heads;
   if (threadIdx.x == 0) item_of_block = call.batch.items[entry];
   __syncthreads();
@@ -82,8 +92,10 @@ __global__ void __launch_bounds__(Threads, Tile::blocks) attend_dense_kernel(den
   const int pieces = n > 0 ? static_cast<int>(ceil_div(n, cut.piece)) : 1;
   if (piece >= pieces) return;
 
-  const auto query_head = [&](int r) { return head * call.group + (mask.first + r) % call.group; };
-  const auto query_row = [&](int r) { return item.first + (mask.first + r) / call.group; };
+  dense_block at{entry, block, tile_index, head, item.first, mask.first, rows, piece, pieces};
+  if (waits && threadIdx.x == 0) waiting = at;
+  const auto query_head = [&](int r) { return at.head * call.group + (at.first + r) % call.group; };
+  const auto query_row = [&](int r) { return at.query + (at.first + r) / call.group; };
   Tile tile;
   stage_queries<Threads, E, Tile::query_parts>(
       call.memory, shared, [&](int r) { return call.q.at(query_row(r), query_head(r), 0); }, call.q.strides[2], rows, D, call.rule);
@@ -91,6 +103,7 @@ __global__ void __launch_bounds__(Threads, Tile::blocks) attend_dense_kernel(den
   const std::int64_t begin = piece * cut.piece, end = begin + cut.piece < n ? begin + cut.piece : n;
   attend_places<Threads, E>(call.memory, shared, tile, source, mask.places, begin, end, D, Dv, call.rule, mask);
   tile.softmax.finish();
+  if (waits) at = waiting;  // behind the barrier at the end of attend_places
 
   const auto write = [&](int r, int d, float x, float sum) {
     *call.out.at(query_row(r), query_head(r), d) = round_to<T>(sum != 0 ? x / sum : 0.0f);
@@ -98,9 +111,9 @@ __global__ void __launch_bounds__(Threads, Tile::blocks) attend_dense_kernel(den
   const auto state = [&](int r, float max, float sum) {
     if (call.lse.data != nullptr) *call.lse.at(query_row(r), query_head(r)) = state_of(max, sum).lse();
   };
-  if (pieces == 1) {
+  if (at.pieces == 1) {
     hand_over(
-        tile, rows, Dv,
+        tile, at.rows, Dv,
         [&](int r, int d, float x, float y, float sum) {
           write(r, d, x, sum);
           if (d + 1 < Dv) write(r, d + 1, y, sum);
@@ -108,11 +121,11 @@ __global__ void __launch_bounds__(Threads, Tile::blocks) attend_dense_kernel(den
         state);
     return;
   }
-  const std::int64_t slot = entry * call.slots + block;
-  leave_partial(tile, rows, Dv, call.partial, slot);
-  unsigned* const ticket = call.tickets + entry * call.tickets_each + tile_index * H + head;
-  if (!arrives_last(ticket, static_cast<unsigned>(pieces))) return;
-  merge_partials<Threads>(shared, call.partial, slot - piece, pieces, rows, Dv, earlier_part{}, write, state);
+  const std::int64_t slot = at.entry * call.slots + at.block;
+  leave_partial(tile, at.rows, Dv, call.partial, slot);
+  unsigned* const ticket = call.tickets + at.entry * call.tickets_each + at.tile_index * H + at.head;
+  if (!arrives_last(ticket, static_cast<unsigned>(at.pieces))) return;
+  merge_partials<Threads>(shared, call.partial, slot - at.piece, at.pieces, at.rows, Dv, earlier_part{}, write, state);
 }
 
 /// Arrays and sizes of the two kinds of launches, which follow each other and share the memory.
