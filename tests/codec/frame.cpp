@@ -170,7 +170,7 @@ TEST_CASE("numbers that a writer with valid checksums has no right to") {
   refused([](frame_header&, auto& t) { t[2].first_layer = 65535; });
   refused([](frame_header&, auto& t) { t[2].heads = 3; });
   refused([](frame_header&, auto& t) { t[2].kind = static_cast<section_kind>(0); });
-  refused([](frame_header&, auto& t) { t[2].kind = static_cast<section_kind>(8); });
+  refused([](frame_header&, auto& t) { t[2].kind = static_cast<section_kind>(static_cast<int>(section_kind::mean) + 1); });
   refused([](frame_header&, auto& t) { std::swap(t[1].offset, t[2].offset); });
   refused([](frame_header&, auto& t) { t[4].bytes -= 8; });
   refused([](frame_header& h, auto& t) {  // a length that wraps around to the first section
