@@ -23,9 +23,8 @@ namespace kvx {
 /// fixed_ratio 0: a chunk is as long as coding makes it. Else every chunk is a page of a fixed size, 1 / fixed_ratio of its rows rounded
 ///             down to 8 bytes, at the finest step from log2_step on that fits; what no step fits stays as it is. Of a dead zone alone;
 ///             made by the host
-/// own_mean_from   coded tokens from which on a frame keeps what its text's K and V have in common beside what the calibration knows: 2
-/// bytes
-///             a feature, of rows coded r times smaller the part r / tokens. Of chunks of a dead zone, of any length
+/// own_mean_from   coded tokens from which on a frame keeps what its text's K and V have in common beside what the calibration knows:
+///             2 bytes a feature, of rows coded r times smaller the part r / tokens. Of chunks of a dead zone, of any length
 /// columns     true: columns of retrieving layers are stored too. They are rebuilt from rows otherwise, which costs encoding and, where
 ///             rows are coded, codes keys as they come back
 /// pages       external layouts: the caller's page table of the sequence

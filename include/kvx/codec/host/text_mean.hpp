@@ -1,5 +1,6 @@
 #pragma once
-// What the rows of one text have in common, beside what a calibration knows of all texts and ids foretell of its tokens.
+// What the rows of one text have in common, beside what a calibration knows of all texts and ids foretell of its tokens. Ours:
+// docs/storing.md, codecs.
 
 #include <kvx/backend/host.hpp>
 #include <kvx/backend/simd/convert.hpp>

@@ -23,7 +23,7 @@ struct kept_page_arrays {
   int layers = 0;  ///< that retrieve
   int heads = 0;
 
-  KVX_HD constexpr std::int64_t of_slot() const { return ceil_div(layers, reuse.layers) * heads * kept_places(reuse); }
+  KVX_HD constexpr std::int64_t of_slot() const { return kept_of_sequence(reuse, layers, heads); }
   KVX_HD constexpr kept_selection* at(std::int64_t slot, int layer, std::int64_t head, std::int64_t source) const {
     return data + slot * of_slot() + (layer / reuse.layers * heads + head) * kept_places(reuse) + kept_place(reuse, source);
   }

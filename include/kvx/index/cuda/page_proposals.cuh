@@ -83,8 +83,8 @@ class page_proposer {
   __device__ page_proposer(const Call& call, std::int64_t unit, const page_zone& zone, scratch& s)
       : call_(call), unit_(unit), zone_(zone), s_(s) {}
 
-  /// Leaves what heads make of the codes of pages [first, first + code_pages), as far as they are of the zone, and the most that each
-/// makes.
+  /// Leaves what heads make of the codes of pages [first, first + code_pages), as far as they are of the zone, and the most
+  /// that each makes.
   ///
   /// first       a multiple of coded_pages
   __device__ void look(std::int64_t first, std::int64_t chunk) {
