@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 using namespace kvx;
@@ -134,6 +135,27 @@ void check_searches(int dim, int group, std::int64_t sink, std::int64_t end) {
 }
 
 }  // namespace
+
+TEST_CASE("pages of equal worth: the first one first, whichever was looked at first") {
+  const dci_shape shape{.block = 64, .pack = dci_shape::packing::positional, .rank = ranking::mean_then_member};
+  dci_world<float> world(shape, 8, 16, 1024);
+  for (std::int64_t t = 0; t < 1024; ++t) {
+    for (int d = 0; d < 16; ++d) world.set_key(t, d, 0);
+  }
+  for (const auto& [page, spread] : {std::pair{5, 1.9f}, std::pair{40, 2.0f}, std::pair{50, 2.0f}}) {  // page 5 promises the least
+    for (int i = 0; i < 8; ++i) {
+      world.set_key(page * 8 + i, 0, 1);
+      world.set_key(page * 8 + i, 1, i < 4 ? spread : -spread);
+    }
+  }
+  world.index(0, 16);
+  group_of_queries q(1, 16, 3);
+  std::fill(q.values.begin(), q.values.end(), 0.0f);
+  q.values[0] = 4;
+  const found_pages found = search(shape, world.head(), {}, {q.view(), nullptr, 0, 0, 1024}, {.pages = 2});
+  CHECK(found.result.keys < 64);
+  CHECK(found.pages == std::vector<std::int32_t>{5, 40});
+}
 
 TEST_CASE_TEMPLATE("without limits every ranking finds the best pages", E, float, half, bf16) {
   check_searches<E>(64, 4, 16, 512);

@@ -15,6 +15,7 @@
 #include <kvx/backend/simd/value_table.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -32,6 +33,7 @@ namespace kvx::simd::baseline {
 #include <kvx/backend/simd/code_kernels.hpp>
 #include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
+#include <kvx/backend/simd/line_words.hpp>
 #include <kvx/backend/simd/page_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
 #include <kvx/backend/simd/value_kernels.hpp>
@@ -57,6 +59,7 @@ namespace kvx::simd::avx2 {
 #include <kvx/backend/simd/code_kernels.hpp>
 #include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
+#include <kvx/backend/simd/line_words.hpp>
 #include <kvx/backend/simd/page_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
 #include <kvx/backend/simd/value_kernels.hpp>
@@ -77,6 +80,7 @@ namespace kvx::simd::avx512 {
 #include <kvx/backend/simd/kernels.hpp>
 #include <kvx/backend/simd/encode_kernels.hpp>
 #include <kvx/backend/simd/rerank_kernels.hpp>
+#include <kvx/backend/simd/line_words.hpp>
 #include <kvx/backend/simd/page_kernels.hpp>
 #include <kvx/backend/simd/scan_kernels.hpp>
 }  // namespace kvx::simd::avx512
@@ -96,6 +100,10 @@ namespace kvx::simd::avx512_vnni {
 namespace kvx::simd::avx512_vnni {
 #include <kvx/backend/simd/code_kernels.hpp>
 #include <kvx/backend/simd/value_kernels.hpp>
+}  // namespace kvx::simd::avx512_vnni
+#include <kvx/backend/simd/line_words_vnni.hpp>
+namespace kvx::simd::avx512_vnni {
+#include <kvx/backend/simd/page_kernels.hpp>
 }  // namespace kvx::simd::avx512_vnni
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -171,6 +179,8 @@ value_function value_sums_of([[maybe_unused]] instruction_set set) {
 template <class Table>
 const Table& table_of([[maybe_unused]] instruction_set s) {
 #if defined(__x86_64__)
+  if (std::is_same_v<Table, page_table> && s == instruction_set::avx512 && has_byte_dot_products())
+    return avx512_vnni::functions<Table>;
   if (s == instruction_set::avx512) return avx512::functions<Table>;
   if (s == instruction_set::avx2) return avx2::functions<Table>;
 #endif

@@ -1,50 +1,56 @@
-// The kernels of page_table, once per instruction set: included by dispatch.hpp behind kernels.hpp, under the same rules.
+// The kernels of page_table, once per instruction set: included by dispatch.hpp behind kernels.hpp and line_words.hpp, under the same rules.
 
-/// Lines whose products fit signed words: four, of two half bytes of 15 and two products of 127 each.
-inline constexpr int lines_in_words = 4;
+/// Groups of pages between the one that is summed and the one that is asked for.
+inline constexpr int groups_ahead = 8;
 
 template <int Q>
-inline void page_sums_of(const std::int32_t* q, int heads, const std::uint8_t* const* lines, const std::uint8_t* const* next, int count,
-                         const float* units, float* out, std::int64_t pitch) {
+inline void group_sums(const std::int32_t* q, int heads, const page_lines& in, const std::int32_t* pages, const std::int32_t* next,
+                       const float* units, float* out, std::int64_t pitch) {
   for (int v = 0; v < 64; v += bytes::width) {
-    bytes::i total[Q];                                                                              // total (Q, pages)
+    line_sums sums[Q];
 #pragma GCC unroll 4
-    for (int g = 0; g < Q; ++g) total[g] = bytes::no_ints();
-    for (int l = 0; l < count; l += lines_in_words) {
-      bytes::w part[Q];
+    for (int g = 0; g < Q; ++g) sums[g].clear();
+    const std::int32_t* words = q;
+    for (int page = 0, m = 0; m < in.count; ++page) {
+      const std::uint8_t *line = in.at(pages[page]) + v, *ahead = in.at(next[page]);
+      for (int i = 0; i < in.each && m < in.count; ++i, ++m, line += 64, ahead += 64, words += 2 * heads) {
+        __builtin_prefetch(ahead);
+        const bytes::b x = bytes::load(line), low = bytes::low_bits(x), high = bytes::high_bits(x);
 #pragma GCC unroll 4
-      for (int g = 0; g < Q; ++g) part[g] = bytes::set_words(0);
-      for (int m = l; m < l + lines_in_words && m < count; ++m) {
-        __builtin_prefetch(next[m]);
-        const bytes::b x = bytes::load(lines[m] + v), low = bytes::low_bits(x), high = bytes::high_bits(x);
-        const std::int32_t* const words = q + std::int64_t{2} * m * heads;
+        for (int g = 0; g < Q; ++g) sums[g].add(low, high, words[g], words[heads + g]);
+        if ((m + 1) % lines_in_words == 0) {
 #pragma GCC unroll 4
-        for (int g = 0; g < Q; ++g) {
-          const bytes::w first = bytes::products(low, bytes::set_quads(words[g]));
-          part[g] = bytes::plus(part[g], bytes::plus(first, bytes::products(high, bytes::set_quads(words[heads + g]))));
+          for (int g = 0; g < Q; ++g) sums[g].widen();
         }
       }
-#pragma GCC unroll 4
-      for (int g = 0; g < Q; ++g) total[g] = bytes::add_ints(total[g], bytes::pairs(part[g]));
     }
 #pragma GCC unroll 4
-    for (int g = 0; g < Q; ++g) bytes::store_scaled(total[g], units[g], out + g * pitch + v / 4);
+    for (int g = 0; g < Q; ++g) bytes::store_scaled(sums[g].whole(), units[g], out + g * pitch + v / 4);
   }
 }
 
-inline void page_sums(const std::int32_t* q, int heads, const std::uint8_t* const* lines, const std::uint8_t* const* next, int count,
+template <int Q>
+inline void page_sums_of(const std::int32_t* q, int heads, const page_lines& in, const std::int32_t* pages, std::int64_t groups,
+                         const float* units, float* out, std::int64_t pitch) {
+  for (std::int64_t i = 0; i < groups; ++i, pages += pages_of_group, out += pages_of_group) {
+    const std::int32_t* const next = i + groups_ahead < groups ? pages + groups_ahead * pages_of_group : pages;
+    group_sums<Q>(q, heads, in, pages, next, units, out, pitch);
+  }
+}
+
+inline void page_sums(const std::int32_t* q, int heads, const page_lines& in, const std::int32_t* pages, std::int64_t groups,
                       const float* units, float* out, std::int64_t pitch) {
   for (int g = 0; g < heads;) {
     float* const to = out + g * pitch;
     const int left = heads - g;
     if (left >= 4 && lanes::most_queries >= 4) {
-      page_sums_of<at_most(4)>(q + g, heads, lines, next, count, units + g, to, pitch);
+      page_sums_of<at_most(4)>(q + g, heads, in, pages, groups, units + g, to, pitch);
       g += 4;
     } else if (left >= 2 && lanes::most_queries >= 2) {
-      page_sums_of<at_most(2)>(q + g, heads, lines, next, count, units + g, to, pitch);
+      page_sums_of<at_most(2)>(q + g, heads, in, pages, groups, units + g, to, pitch);
       g += 2;
     } else {
-      page_sums_of<1>(q + g, heads, lines, next, count, units + g, to, pitch);
+      page_sums_of<1>(q + g, heads, in, pages, groups, units + g, to, pitch);
       ++g;
     }
   }

@@ -42,6 +42,7 @@ struct search_parts {
   std::int32_t* beam;       // (tokens) positions of a selection
   float* logits;            // (G, tokens) of one level
   std::int32_t* slots;      // (pages) place of a page in what follows, -1: no member of it has been seen
+  std::int32_t* seen;       // (pages) the page of each place
   float* page_logits;       // (G, pages) of the best member
   float* ordered;           // (G, pages) the same by page
   float* promises;          // (pages) of pages that may be looked at: their rank
@@ -65,6 +66,7 @@ struct search_parts {
         beam(s.take<std::int32_t>(tokens)),
         logits(s.take<float>(head_count * tokens)),
         slots(s.take<std::int32_t>(pages)),
+        seen(s.take<std::int32_t>(pages)),
         page_logits(s.take<float>(head_count * pages)),
         ordered(s.take<float>(head_count * pages)),
         promises(s.take<float>(pages)),
@@ -246,12 +248,19 @@ class finder {
 
   /// The best pages among those whose members were seen, best first.
   void rank_members(std::span<std::int32_t> out) {
-    std::int64_t count = 0;
-    for (std::int64_t j = 0; j < pages_; ++j) {
-      const std::int32_t slot = at_.slots[j];
-      if (slot < 0) continue;
-      for (int g = 0; g < group_; ++g) at_.ordered[g * pages_ + count] = at_.page_logits[g * pages_ + slot];
-      at_.touched[count++] = static_cast<std::int32_t>(j);
+    const std::int64_t count = used_;
+    std::int64_t seen = 0;
+    if (used_ < pages_ / 16) {  // few: sorting them is cheaper than looking for them
+      std::copy_n(at_.seen, used_, at_.touched);
+      std::sort(at_.touched, at_.touched + used_);
+    } else {
+      for (std::int64_t j = 0; seen < used_; ++j) {
+        at_.touched[seen] = static_cast<std::int32_t>(j);
+        seen += at_.slots[j] >= 0 ? 1 : 0;
+      }
+    }
+    for (int g = 0; g < group_; ++g) {
+      for (std::int64_t i = 0; i < count; ++i) at_.ordered[g * pages_ + i] = at_.page_logits[g * pages_ + at_.slots[at_.touched[i]]];
     }
     tensor_view<float, 2> by_page(at_.ordered, group_, pages_);
     by_page.extents[1] = count;
@@ -307,6 +316,7 @@ class finder {
   float* best_of(std::int64_t j) {
     std::int32_t& slot = at_.slots[j];
     if (slot < 0) {
+      at_.seen[used_] = static_cast<std::int32_t>(j);
       slot = static_cast<std::int32_t>(used_++);
       for (int g = 0; g < group_; ++g) at_.page_logits[g * pages_ + slot] = -infinity;
     }

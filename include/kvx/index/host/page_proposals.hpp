@@ -23,6 +23,8 @@
 
 namespace kvx {
 
+static_assert(simd::pages_of_group == coded_pages);
+
 /// Pages by the largest over heads of what a head makes of the page's code less the most it makes of any. Queries that are zero or not
 /// finite have no say.
 ///
@@ -61,9 +63,6 @@ class page_proposals {
   }
 
  private:
-  /// Groups of pages between the one that is summed and the one that is asked for.
-  static constexpr std::int64_t groups_ahead = 4;
-
   /// Rotated queries in whole numbers, four to a word: (lines, 2, used). Returns how many heads are used.
   int prepare(const dci_shape& shape, const page_query& query) const {
     const int dim = lines_.dim;
@@ -88,24 +87,9 @@ class page_proposals {
   /// What the heads make of pages [first, end), `first` a multiple of coded_pages.
   template <class E>
   void sums(const dci_head<E>& of, std::int64_t first, std::int64_t end, int used) const {
-    const simd::page_table& kernels = simd::page_kernels();
-    const std::uint8_t* addresses[groups_ahead + 1][simd::most_page_lines];
-    const int lines = lines_.lines(), each = lines_.per_page();
-    const auto find = [&](std::int64_t page, const std::uint8_t** to) {
-      const std::uint8_t** const last = to + lines;
-      for (const std::int32_t* id = of.column_pages + page; to != last; ++id) {
-        const auto* const codes = reinterpret_cast<const std::uint8_t*>(of.codes.at(*id, of.head));
-        for (int i = 0; i < each && to != last; ++i) *to++ = codes + std::int64_t{64} * i;
-      }
-    };
-    const std::int64_t groups = (end - first) / coded_pages;
-    for (std::int64_t i = 0; i < std::min<std::int64_t>(groups, groups_ahead); ++i) find(first + i * coded_pages, addresses[i]);
-    for (std::int64_t i = 0; i < groups; ++i) {
-      const std::uint8_t** const ahead = addresses[(i + groups_ahead) % (groups_ahead + 1)];
-      if (i + groups_ahead < groups) find(first + (i + groups_ahead) * coded_pages, ahead);
-      const std::uint8_t** const now = addresses[i % (groups_ahead + 1)];
-      kernels.page_sums(words_, used, now, i + groups_ahead < groups ? ahead : now, lines, units_, worth_ + i * coded_pages, pitch_);
-    }
+    const simd::page_lines lines{reinterpret_cast<const std::uint8_t*>(of.codes.at(0, of.head)), of.codes.pitch, lines_.per_page(),
+                                 lines_.lines()};
+    simd::page_kernels().page_sums(words_, used, lines, of.column_pages + first, (end - first) / coded_pages, units_, worth_, pitch_);
   }
 
   const host alone_{.threads = 1};

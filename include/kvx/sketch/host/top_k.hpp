@@ -16,8 +16,11 @@ namespace kvx {
 
 namespace host_top_k {
 
-/// Scores around the k-th largest that are set aside at last, and scores that are looked at together.
+/// Scores around the k-th largest that are set aside at most, and scores that are looked at together.
 inline constexpr std::int64_t most_near = 2048, piece = 4096;
+
+/// Scores that are set aside of so many: looking at one of them costs as much as comparing dozens.
+constexpr std::int64_t near_of(std::int64_t scores) { return std::clamp<std::int64_t>(scores / 8, 64, most_near); }
 
 /// Whether the score of an order is subnormal. A processor told to take such numbers for zeros compares them as floats otherwise than their
 /// orders do, so these are compared as orders.
@@ -58,22 +61,23 @@ inline border narrowed(const simd::rerank_table& kernels, std::span<const float>
   return b;
 }
 
-/// Borders with at most most_near scores between them, or only one order: guesses from a sample first, then bisection.
-inline border find_border(const simd::rerank_table& kernels, std::span<const float> scores, std::int64_t k, std::int64_t real) {
+/// Borders with at most `near` scores between them, or only one order: guesses from a sample first, then bisection.
+inline border find_border(const simd::rerank_table& kernels, std::span<const float> scores, std::int64_t k, std::int64_t real,
+                          std::int64_t near) {
   constexpr std::size_t samples = 128;
   border b;
   b.reach_low = real;
-  if (b.between() <= most_near) return b;
+  if (b.between() <= near) return b;
   float sample[samples];
   for (std::size_t i = 0; i < samples; ++i) sample[i] = scores[i * scores.size() / samples];
   const double rank = static_cast<double>(k) / static_cast<double>(scores.size()) * samples, spread = 2 * std::sqrt(rank) + 2;
   for (const double guess : {rank + spread, rank - spread}) {
-    if (guess < 1 || guess > samples || b.between() <= most_near) continue;
+    if (guess < 1 || guess > samples || b.between() <= near) continue;
     border all;
     all.reach_low = samples;
     b.look_at(kernels, scores, k, narrowed(kernels, sample, static_cast<std::int64_t>(guess), all).low);
   }
-  while (b.between() > most_near && b.high - b.low > 1) b.look_at(kernels, scores, k, b.low + (b.high - b.low) / 2);
+  while (b.between() > near && b.high - b.low > 1) b.look_at(kernels, scores, k, b.low + (b.high - b.low) / 2);
   return b;
 }
 
@@ -165,8 +169,9 @@ top_k_result top_k(const host&, std::span<const float> scores, std::int64_t k, s
   const std::int64_t real = kernels.count_at_least(scores.data(), count, -infinity);
   const std::int64_t nans = count - real, wanted = std::min(k, real);
   if (wanted == 0) return {0, nans};
-  const border b = find_border(kernels, scores, wanted, real);
-  if (b.between() <= most_near) return {take_near(kernels, scores, b, wanted, positions.data()), nans};
+  const std::int64_t near = near_of(count);
+  const border b = find_border(kernels, scores, wanted, real, near);
+  if (b.between() <= near) return {take_near(kernels, scores, b, wanted, positions.data()), nans};
   return {take_in_order(kernels, scores, b, wanted, positions.data()), nans};
 }
 
