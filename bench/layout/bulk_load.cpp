@@ -3,7 +3,8 @@
 // usage: bulk_load [<filter>]     prints "name value"; lines that begin with # say under which conditions
 //
 // Setting: D 128, bf16, pages of 16 tokens, 8 KV heads, far memory of 1 GiB, larger than the caches and warm in the system's memory. A load
-// is 12 pages of each head, drawn at random, none of which is in a slot; the copy takes 12 others from 1 GiB of memory to the same places.
+// is 12 pages of each head, drawn at random, none of which is in a slot (they were written in blocks of 256 tokens, as a commit does); the
+// copy takes 12 others from 1 GiB of memory to the same places.
 //
 //   bulk_load_vs_memcpy          bytes a second of the loads, through a mapping (far_place::mapped) / of the copies
 //   bulk_load_calls_vs_memcpy    the same by calls, which no failing disk can turn into a signal
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string_view>
@@ -25,33 +27,33 @@ using namespace kvx;
 
 namespace {
 
-constexpr int heads = 8, dim = 128, page_tokens = 16, wanted = 12, loads = 200, rounds = 15;
+constexpr int heads = 8, dim = 128, page_tokens = 16, wanted = 12, block_pages = 16, loads = 200, rounds = 15;
 constexpr std::int64_t head_elements = page_tokens * 2 * dim, image = heads * head_elements * 2, pages = (std::int64_t{1} << 30) / image;
 
-semantic_row in_order(const void*, std::int64_t token) {
-  return {static_cast<std::int32_t>(token / page_tokens), static_cast<int>(token % page_tokens)};
-}
+constexpr semantic_rows in_order = {[](const void*, std::int64_t token) { return static_cast<std::int32_t>(token / page_tokens); },
+                                    [](const void*, std::int64_t token) { return static_cast<int>(token % page_tokens); }};
 
 /// Loads against copies.
 double ratio(bool mapped) {
   const host exec;
-  const far_images<bf16> images({.mapped = mapped}, pages, image, 1, false, call_site::here());
+  far_images<bf16> images({.mapped = mapped}, pages, image, 1, false, call_site::here());
   memory_block near = allocate(exec, pages * image), slots = allocate(exec, heads * fewest_hot_pages * head_elements * 2);
   std::memset(near.data(), 1, static_cast<std::size_t>(near.size()));
   const row_view<bf16> rows =
       rows_at<bf16>(reinterpret_cast<bf16*>(near.data()), {page_tokens, dim, dim}, heads, heads * head_elements, head_elements);
-  for (std::int64_t p = 0; p < pages; ++p) images.write(rows, 0, p, call_site::here());
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(pages));
+  std::iota(ids.begin(), ids.end(), 0);
+  for (std::size_t p = 0; p < ids.size(); p += block_pages)
+    images.write(rows, 0, std::span(ids).subspan(p, block_pages), call_site::here());
 
   const std::vector<std::int32_t> far(static_cast<std::size_t>(pages), 1);
-  far_layer<bf16> layer{rows, &images.file(), far.data(), 1, images.record(), 0, 0, true, std::vector<far_slots<bf16>>(heads)};
+  far_layer<bf16> layer{rows, &images.file(), far.data(), 1, 0, 0, true, std::vector<far_slots<bf16>>(heads)};
   for (std::int64_t h = 0; h < heads; ++h) {
     far_slots<bf16>& s = layer.heads[static_cast<std::size_t>(h)];
     s.order = hot_pages(fewest_hot_pages);
     s.asked.resize(fewest_hot_pages);
     s.rows = reinterpret_cast<bf16*>(slots.data()) + h * fewest_hot_pages * head_elements;
   }
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(pages));
-  for (std::size_t p = 0; p < ids.size(); ++p) ids[p] = static_cast<std::int32_t>(p);
   std::mt19937_64 random(3);
   const auto selection = [&](std::vector<std::int32_t>& tokens) {  // (heads, wanted): one token of each page
     for (std::size_t i = 0; i < heads * wanted; ++i)
@@ -62,7 +64,7 @@ double ratio(bool mapped) {
     for (int i = 0; i < loads; ++i) {
       selection(tokens);
       for_each_task(exec, heads, [&](std::int64_t h) {
-        far_head<bf16>(&layer, ids.data(), h, nullptr, in_order)
+        far_head<bf16>(&layer, ids.data(), h, nullptr, &in_order)
             .bring(std::span(tokens).subspan(static_cast<std::size_t>(h * wanted), wanted));
       });
     }

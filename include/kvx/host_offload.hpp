@@ -13,6 +13,7 @@
 #include <kvx/layout/host/far_head.hpp>
 #include <kvx/layout/host/far_images.hpp>
 #include <kvx/layout/page_frames.hpp>
+#include <kvx/layout/page_runs.hpp>
 #include <kvx/layout/page_shape.hpp>
 #include <kvx/layout/sequence_book.hpp>
 #include <kvx/layout/zones.hpp>
@@ -73,7 +74,6 @@ class host_offload {
       far_layer<E>& layer = layers_[l];
       layer.file = &images_->file();
       layer.near_frames = frames_.near();
-      layer.record = images_->record();
       layer.in_time = images_->in_time(static_cast<std::int64_t>(l));
       layer.by_page = images_->by_page(static_cast<std::int64_t>(l));
       layer.by_pages = packs;
@@ -166,7 +166,7 @@ class host_offload {
     move(of, pool, next, where);
     frames_ = std::move(next);
     for (const memory& layer : of.layers) {
-      for (std::size_t i = 0; layer.retrieves && i < going_.size(); ++i) images_->give_back(layer.rows, going_[i].index);
+      for (std::size_t i = 0; layer.retrieves && i < going_.size(); ++i) images_->give_back(layer.rows, going_[i]);
     }
     unsettled_ = unsettled_ && std::any_of(slots.begin(), slots.end(), [&](const sequence_book::slot& slot) {
                    std::vector<page_id> left;
@@ -205,10 +205,8 @@ class host_offload {
     far.erase(std::unique(far.begin(), far.end()), far.end());
     for (const memory& layer : of.layers) {
       if (!layer.retrieves || (ordinal >= 0 && layer.ordinal != ordinal)) continue;
-      for (const std::int32_t page : far) {
-        held.pages_.emplace_back(layer.rows, page);
-        images_->read(layer.rows, layer.ordinal, page, where);
-      }
+      for (const std::int32_t page : far) held.pages_.emplace_back(layer.rows, page);
+      images_->read(layer.rows, layer.ordinal, far, where);
     }
     return held;
   }
@@ -290,22 +288,22 @@ class host_offload {
   /// Writes the pages that are near, or nowhere yet, and go; reads those that come.
   void move(const parts& of, const page_pool& pool, const page_frames& next, call_site where) {
     going_.clear();
-    std::vector<page_id> coming;
+    std::vector<std::int32_t> coming;
     const auto pages = static_cast<std::int32_t>(next.frames().size());
     for (std::int32_t p = 0; p < pages; ++p) {
       const page_id id = next.page_at(p);
       if (!id || !pool.holds(id)) continue;
       const bool was_far = frames_.of(id) >= frames_.near(), is_far = next.of(id) >= next.near();
-      if (is_far && !was_far) going_.push_back(id);
-      if (was_far && !is_far) coming.push_back(id);
+      if (is_far && !was_far) going_.push_back(p);
+      if (was_far && !is_far) coming.push_back(p);
     }
     for (const memory& layer : of.layers) {
       if (!layer.retrieves) continue;
-      for (const page_id id : going_) images_->write(layer.rows, layer.ordinal, id.index, where);
-      for (const page_id id : coming) images_->read(layer.rows, layer.ordinal, id.index, where);
+      images_->write(layer.rows, layer.ordinal, going_, where);
+      images_->read(layer.rows, layer.ordinal, coming, where);
     }
     if constexpr (!packs) {
-      for (const page_id id : going_) drop_rows(id.index);
+      for (const std::int32_t page : going_) drop_rows(page);
     }
   }
 
@@ -322,26 +320,28 @@ class host_offload {
     if constexpr (packs) {
       constexpr dci_shape shape = Spec::index_type::shape;
       constexpr std::int64_t P = layout::shape.tokens;
-      const std::int64_t first = block * (shape.block / P), pitch = pitch_of<E>(layout::shape).row;
-      const int H = of.geometry.kv_heads;
-      image_of_.resize(static_cast<std::size_t>(H * P * pitch));
+      const std::int64_t end = (block + 1) * block_pages(), first = std::min(std::max(end - block_pages(), Spec::zones.sink / P), end);
+      const std::int64_t pitch = pitch_of<E>(layout::shape).row, most = std::min(images_->most_at_once(), block_pages());
+      images_of_.resize(static_cast<std::size_t>(most * of.geometry.kv_heads * P * pitch));
       for (const memory& layer : of.layers) {
         if (!layer.retrieves) continue;
         far_layer<E>& to = layers_[static_cast<std::size_t>(layer.ordinal)];
-        for (std::int64_t page = first; page < first + shape.block / P; ++page) {
-          if (page * P < Spec::zones.sink) continue;  // sinks are in no semantic page
-          for (int h = 0; h < H; ++h) {
-            to.heads[static_cast<std::size_t>(h)].order.drop(ids[page]);
-            const dci_head<E> head = tree_head<E>(row_view<const E>(layer.rows), layer.side, ids, ids, h, Spec::zones.sink);
-            const packed_page members = head.packed(shape, page);
-            for (int i = 0; i < members.count(); ++i)
-              std::memcpy(image_of_.data() + (h * P + i) * pitch, head.key(block * shape.block + members.member(i)),
-                          static_cast<std::size_t>(pitch) * sizeof(E));
+        for_each_run({ids + first, ids + end}, most, [&](auto run) {  // sinks are in no semantic page
+          E* image = images_of_.data();
+          for (const std::int32_t& id : run) {
+            for (int h = 0; h < of.geometry.kv_heads; ++h, image += P * pitch) {
+              to.heads[static_cast<std::size_t>(h)].order.drop(id);
+              const dci_head<E> head = tree_head<E>(row_view<const E>(layer.rows), layer.side, ids, ids, h, Spec::zones.sink);
+              const packed_page members = head.packed(shape, &id - ids);
+              for (int i = 0; i < members.count(); ++i)
+                std::memcpy(image + i * pitch, head.key(block * shape.block + members.member(i)),
+                            static_cast<std::size_t>(pitch) * sizeof(E));
+            }
           }
-          images_->write_by_page(image_of_.data(), layer.ordinal, ids[page], where);
-        }
+          images_->write_by_page(images_of_.data(), layer.ordinal, run.front(), std::ssize(run), where);
+        });
       }
-      unstored_[static_cast<std::size_t>(ids[first + block_pages() - 1])] = false;
+      unstored_[static_cast<std::size_t>(ids[end - 1])] = false;
     }
   }
 
@@ -367,11 +367,11 @@ class host_offload {
 
   std::size_t group_ = 0;
   page_frames frames_;
-  std::vector<page_id> going_;  // by the last plan
+  std::vector<std::int32_t> going_;  // by the last plan
   std::unique_ptr<far_images<E>> images_;
   memory_block slots_;
   std::vector<far_layer<E>> layers_;  // by ordinal; empty where all rows are near
-  std::vector<E> image_of_;  // (H, P, pitch) of the page that is stored
+  std::vector<E> images_of_;  // (pages, H, P, pitch) that are stored at once
   std::vector<bool> unstored_;  // (pages) the last of a block whose semantic pages are not in the file yet; a stale one costs a write
   bool unsettled_ = false;  // a sequence was restored, and its rows may still have no frame, its blocks no image
   bool advised_ = false;

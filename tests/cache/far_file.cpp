@@ -51,6 +51,8 @@ bool is_of_caller(const std::exception& error) {
   return text.find("far_file.cpp:") != text.npos || text.find("feed.hpp:") != text.npos;
 }
 ssize_t read_nothing(int, void*, std::size_t, off_t) { return 0; }
+int written_to = -1;
+ssize_t write_noted(int file, const void* bytes, std::size_t n, off_t at) { return ::pwrite(written_to = file, bytes, n, at); }
 
 geometry small(std::int64_t near) {
   return {.layers = 3,
@@ -299,4 +301,42 @@ TEST_CASE("rows in a file: a file that has become shorter is an error, and no si
   CHECK_THROWS_AS(attend_all(c, exec, open, tokens(5000, 1), {.path = route::dense}), std::system_error);
   c.commit(exec, open);
   CHECK(c.length(s) == 241);
+}
+
+TEST_CASE("rows in a file: a file that is cut between steps and grows again never gives other outputs") {
+  const host exec = test::one_thread();
+  const attend_options few{.keep = 32, .path = route::retrieve};
+  geometry g = small(304);
+  g.far.calls.write = write_noted;
+  cache<host, ice<placement::resident>> a(exec, {}, small(0));
+  cache<host, ice<placement::offload_bulk>> b(exec, {}, g);
+  const sequence x = a.open(exec), y = b.open(exec);
+  const auto once = [&](auto& c, sequence s, const std::vector<token>& ids, std::vector<float>& out) {
+    step open = c.begin(exec, {{s, std::ssize(ids)}});
+    append_all(c, exec, open, ids);
+    out = attend_all(c, exec, open, ids, few);
+    c.commit(exec, open);
+  };
+  std::vector<float> expected, out;
+  std::int64_t told = 0, apart = 0;
+  token next = 1;
+  for (int i = 0; i < 60 && told < 100; ++i) {
+    const std::vector<token> ids = tokens(next, 8);
+    next += 8;
+    once(a, x, ids, expected);
+    if (i == 50) REQUIRE(::ftruncate(written_to, 0) == 0);
+    try {
+      once(b, y, ids, out);
+      apart += out == expected ? 0 : 1;
+    } catch (const std::system_error&) {
+      ++told;
+      try {
+        test::feed(b, exec, y, ids);
+      } catch (const std::system_error&) {
+        told += 100;  // nothing goes to this file any more
+      }
+    }
+  }
+  CHECK(apart == 0);
+  CHECK(told > 100);
 }

@@ -1,5 +1,6 @@
 // Every store: what was put is what is read, whole or in pieces; a reader keeps what it opened; keys are listed, erased, and not confused.
 
+#include <support/limited_files.hpp>
 #include <support/temporary_folder.hpp>
 
 #include <kvx/store/file_store.hpp>
@@ -118,6 +119,20 @@ TEST_CASE_TEMPLATE("random operations against a map", S, memory_store, file_stor
       CHECK(all == bytes);
     }
   }
+}
+
+TEST_CASE("bytes beyond what a file may hold are refused, and no signal") {
+  made<file_store> m;
+  const auto bytes = bytes_of(5000, 4);
+  REQUIRE(m.store.put(key(1), bytes).ok());
+  {
+    const limited_files to(4096);
+    CHECK(m.store.put(key(1), bytes_of(5000, 5)) == status::code::io);
+    CHECK(m.store.put(key(2), bytes_of(4096, 6)).ok());
+  }
+  std::vector<std::byte> all;
+  CHECK(read_all(m.store, key(1), 5000, all).ok());
+  CHECK(all == bytes);
 }
 
 TEST_CASE("a folder outlives its store; strange files in it are no frames") {

@@ -1,8 +1,10 @@
 #pragma once
-// An open file of the system, closed by its owner.
+// An open file of the system, closed by its owner, and how long it may become.
 
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <utility>
 
 namespace kvx {
@@ -26,5 +28,11 @@ class file_handle {
  private:
   int file_ = -1;
 };
+
+/// Whether files of this process may become so long (RLIMIT_FSIZE). What writes beyond that is ended by a signal, not told.
+inline bool may_grow_to(std::uint64_t bytes) {
+  rlimit most = {};
+  return ::getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur == RLIM_INFINITY || bytes <= most.rlim_cur;
+}
 
 }  // namespace kvx

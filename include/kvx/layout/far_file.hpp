@@ -5,6 +5,7 @@
 #include <kvx/core/check.hpp>
 #include <kvx/layout/far_place.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -32,7 +34,9 @@ struct unmapping {
 /// mapping ends the process, and a call says so.
 ///
 /// threads     read, read_now and expect by any number at once
-/// returns     0, or what errno says; ENODATA where the file ends before the bytes do
+///             write: one at a time
+/// returns     0, or what errno says; ENODATA where the file ends before the bytes do. A file that was shortened takes no more: what is
+///             written behind a gap would let its lost bytes be read as zeros
 class far_file {
  public:
   far_file() = default;
@@ -47,14 +51,19 @@ class far_file {
     if (!file_.ok()) throw usage_error(joined({"geometry.far.folder: no file can be made in ", folder}), where);
     ::unlink(name.c_str());
     if (!place.mapped) return;
-    void* const start = ::ftruncate(file_.get(), static_cast<off_t>(bytes)) == 0
+    void* const start = may_grow_to(static_cast<std::uint64_t>(bytes)) && ::ftruncate(file_.get(), static_cast<off_t>(bytes)) == 0
                             ? ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ, MAP_SHARED, file_.get(), 0)
                             : MAP_FAILED;
     if (start == MAP_FAILED) throw usage_error(joined({"geometry.far.mapped: no file can be mapped in ", folder}), where);
     map_ = {static_cast<std::byte*>(start), unmapping{static_cast<std::size_t>(bytes)}};
   }
 
-  int write(std::int64_t at, const void* bytes, std::int64_t count) const {
+  int write(std::int64_t at, const void* bytes, std::int64_t count) {
+    const std::int64_t end = at + count;
+    struct stat about = {};
+    if (::fstat(file_.get(), &about) != 0) return errno;
+    if (about.st_size < written_) return ENODATA;
+    if (!may_grow_to(static_cast<std::uint64_t>(end))) return EFBIG;
     const auto* from = static_cast<const std::byte*>(bytes);
     while (count > 0) {
       const ssize_t n = calls_.write(file_.get(), from, static_cast<std::size_t>(count), static_cast<off_t>(at));
@@ -62,6 +71,7 @@ class far_file {
       if (n <= 0) return n < 0 ? errno : ENOSPC;
       from += n, at += n, count -= n;
     }
+    written_ = std::max(written_, end);
     return 0;
   }
 
@@ -101,6 +111,7 @@ class far_file {
   file_handle file_;
   std::unique_ptr<std::byte, unmapping> map_;
   far_calls calls_;
+  std::int64_t written_ = 0;  // up to here
 };
 
 /// What a cache throws for what a far_file has returned: with the caller's line.

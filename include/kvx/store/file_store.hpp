@@ -56,6 +56,7 @@ class file_store {
   };
 
   status put(const digest& key, std::span<const std::byte> bytes) {
+    if (!may_grow_to(bytes.size())) return {status::code::io, "store: longer than files may become"};
     std::error_code failed;
     std::filesystem::create_directories(folder_, failed);
     if (failed) return {status::code::io, "store: create the folder"};

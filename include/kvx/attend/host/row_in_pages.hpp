@@ -13,14 +13,17 @@ namespace kvx {
 ///
 /// token       a member that can be found of a block that is packed
 template <class E, dci_shape Shape>
-semantic_row row_in_pages(const void* index, std::int64_t token) {
-  const auto& of = *static_cast<const dci_head<E>*>(index);
-  const std::int64_t page = of.semantic_page(Shape, token);
-  const packed_page members = of.packed(Shape, page);
-  const int offset = static_cast<int>(token % Shape.block);
-  int row = 0;
-  while (row + 1 < members.count() && members.member(row) != offset) ++row;
-  return {of.column_pages[page], row};
-}
+inline constexpr semantic_rows rows_in_pages = {[](const void* index, std::int64_t token) {
+                                                  const auto& of = *static_cast<const dci_head<E>*>(index);
+                                                  return of.column_pages[of.semantic_page(Shape, token)];
+                                                },
+                                                [](const void* index, std::int64_t token) {
+                                                  const auto& of = *static_cast<const dci_head<E>*>(index);
+                                                  const packed_page members = of.packed(Shape, of.semantic_page(Shape, token));
+                                                  const int offset = static_cast<int>(token % Shape.block);
+                                                  int row = 0;
+                                                  while (row + 1 < members.count() && members.member(row) != offset) ++row;
+                                                  return row;
+                                                }};
 
 }  // namespace kvx

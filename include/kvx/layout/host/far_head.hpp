@@ -46,8 +46,7 @@ struct far_slots {
 ///
 /// near        rows of pages that are near, at their addresses
 /// frames      (pages): near where less than near_frames
-/// at          bytes of the file: the record of page p begins at p * record; rows of this layer in the order of time at `in_time` of it,
-///             those of the semantic page under its id at `by_page`
+/// in_time, by_page   bytes of the file before page 0 of this layer: rows in the order of time, and by semantic page
 /// by_pages    the unit of slots is the semantic page
 template <class E>
 struct far_layer {
@@ -55,7 +54,6 @@ struct far_layer {
   const far_file* file = nullptr;
   const std::int32_t* frames = nullptr;
   std::int32_t near_frames = 0;
-  std::int64_t record = 0;
   std::int64_t in_time = 0;
   std::int64_t by_page = 0;
   bool by_pages = false;
@@ -64,14 +62,14 @@ struct far_layer {
   bool is_near(std::int32_t page) const { return frames[page] < near_frames; }
   std::int64_t row_bytes() const { return near.key.slot_stride * static_cast<std::int64_t>(sizeof(E)); }
   std::int64_t head_bytes() const { return near.page_tokens * row_bytes(); }
+  std::int64_t page_bytes() const { return std::ssize(heads) * head_bytes(); }
 };
 
-/// Where the index has put a token: row `row` of the semantic page under an id.
-struct semantic_row {
-  std::int32_t page = 0;
-  int row = 0;
+/// Where an index has put a token: the id of its semantic page, and its row there, which takes longer to find.
+struct semantic_rows {
+  std::int32_t (*page)(const void* index, std::int64_t token) = nullptr;
+  int (*row)(const void* index, std::int64_t token) = nullptr;
 };
-using semantic_row_of = semantic_row (*)(const void* index, std::int64_t token);
 
 /// One KV head of one sequence. Trivially copyable; one thread at a time for a KV head of a layer.
 ///
@@ -83,7 +81,7 @@ class far_head {
 
   /// pages       of the sequence
   /// find        null where the unit is the row
-  far_head(far_layer<E>* of, const std::int32_t* pages, std::int64_t head, const void* index = nullptr, semantic_row_of find = nullptr)
+  far_head(far_layer<E>* of, const std::int32_t* pages, std::int64_t head, const void* index = nullptr, const semantic_rows* find = nullptr)
       : of_(of), pages_(pages), head_(head), index_(index), find_(find) {}
 
   bool any() const { return of_ != nullptr; }
@@ -93,16 +91,16 @@ class far_head {
     const std::int32_t page = pages_[token / of_->near.page_tokens];
     const std::int64_t slot = token % of_->near.page_tokens;
     if (of_->is_near(page)) return {of_->near.key.at(page, head_, slot), of_->near.value.at(page, head_, slot)};
-    const unit u = unit_of(token, page);
+    const std::int64_t key = key_of(token, page);
     far_slots<E>& s = slots();
-    std::int32_t found = s.order.find(u.key);
+    std::int32_t found = s.order.find(key);
     if (found >= 0) {
       s.order.select(found);
     } else {
-      found = take(u);
-      fill(u, found);
+      found = take(key);
+      fill(key, found);
     }
-    const E* const at = rows_in(found) + u.row * of_->near.key.slot_stride;
+    const E* const at = rows_in(found) + (find_ != nullptr ? find_->row(index_, token) : 0) * of_->near.key.slot_stride;
     return {at, at + (of_->near.value.data - of_->near.key.data)};
   }
 
@@ -114,7 +112,7 @@ class far_head {
     for (const std::int32_t token : tokens) {
       const std::int32_t page = pages_[token / of_->near.page_tokens];
       if (of_->is_near(page)) continue;
-      const std::int32_t slot = s.order.find(unit_of(token, page).key);
+      const std::int32_t slot = s.order.find(key_of(token, page));
       if (slot < 0 || s.asked[static_cast<std::size_t>(slot)] == s.calls) continue;
       s.order.select(slot);
       s.asked[static_cast<std::size_t>(slot)] = s.calls;
@@ -126,26 +124,20 @@ class far_head {
     for (const std::int32_t token : tokens) {
       const std::int32_t page = pages_[token / of_->near.page_tokens];
       if (of_->is_near(page)) continue;
-      const unit u = unit_of(token, page);
-      if (s.order.find(u.key) >= 0) continue;
+      const std::int64_t key = key_of(token, page);
+      if (s.order.find(key) >= 0) continue;
       if (left-- == 0) break;
-      const std::int32_t slot = take(u);
-      if (!of_->file->read_now(u.at, rows_in(slot), u.bytes)) late[n++] = {u, slot};
+      const std::int32_t slot = take(key);
+      if (!of_->file->read_now(place_of(key), rows_in(slot), unit_bytes())) late[n++] = {key, slot};
       if (n == late.size()) n = read(late, n);
     }
     read(late, n);
   }
 
  private:
-  /// What is read at once: key of its slot, place in the file, and which of its rows is asked for.
-  struct unit {
-    std::int64_t key = 0;
-    std::int64_t at = 0;
-    std::int64_t bytes = 0;
-    int row = 0;
-  };
+  /// A unit, which is what is read at once, and the slot that it is read into.
   struct waiting {
-    unit of;
+    std::int64_t key = 0;
     std::int32_t slot = 0;
   };
   using late_units = std::array<waiting, fewest_hot_pages / 2>;
@@ -155,36 +147,39 @@ class far_head {
     return slots().rows + slot * (of_->by_pages ? of_->near.page_tokens : 1) * of_->near.key.slot_stride;
   }
 
-  unit unit_of(std::int64_t token, std::int32_t page) const {
+  /// The unit of a token whose page is far: the id of its semantic page, or the number of its row.
+  std::int64_t key_of(std::int64_t token, std::int32_t page) const {
     const std::int64_t P = of_->near.page_tokens;
-    if (find_ != nullptr) {
-      const semantic_row r = find_(index_, token);
-      return {r.page, r.page * of_->record + of_->by_page + head_ * of_->head_bytes(), of_->head_bytes(), r.row};
-    }
-    const std::int64_t slot = token % P;
-    return {page * P + slot, page * of_->record + of_->in_time + head_ * of_->head_bytes() + slot * of_->row_bytes(), of_->row_bytes(), 0};
+    return find_ != nullptr ? find_->page(index_, token) : page * P + token % P;
+  }
+  std::int64_t unit_bytes() const { return find_ != nullptr ? of_->head_bytes() : of_->row_bytes(); }
+  /// Where it lies in the file.
+  std::int64_t place_of(std::int64_t key) const {
+    const std::int64_t P = of_->near.page_tokens, of_head = head_ * of_->head_bytes();
+    if (find_ != nullptr) return of_->by_page + key * of_->page_bytes() + of_head;
+    return of_->in_time + key / P * of_->page_bytes() + of_head + key % P * of_->row_bytes();
   }
 
-  std::int32_t take(const unit& u) {
+  std::int32_t take(std::int64_t key) {
     far_slots<E>& s = slots();
-    const std::int32_t slot = s.order.take(u.key);
+    const std::int32_t slot = s.order.take(key);
     s.asked[static_cast<std::size_t>(slot)] = s.calls;
     ++s.counts.wanted, ++s.counts.moved;
     return slot;
   }
 
-  void fill(const unit& u, std::int32_t slot) {
-    const int failed = of_->file->read(u.at, rows_in(slot), u.bytes);
+  void fill(std::int64_t key, std::int32_t slot) {
+    const int failed = of_->file->read(place_of(key), rows_in(slot), unit_bytes());
     if (failed == 0) return;
     far_slots<E>& s = slots();
-    std::memset(static_cast<void*>(rows_in(slot)), 0, static_cast<std::size_t>(u.bytes));
-    s.order.drop(u.key);
+    std::memset(static_cast<void*>(rows_in(slot)), 0, static_cast<std::size_t>(unit_bytes()));
+    s.order.drop(key);
     if (s.error == 0) s.error = failed;
   }
 
   std::size_t read(const late_units& late, std::size_t n) {
-    for (std::size_t i = 0; n > 1 && i < n; ++i) of_->file->expect(late[i].of.at, late[i].of.bytes);
-    for (std::size_t i = 0; i < n; ++i) fill(late[i].of, late[i].slot);
+    for (std::size_t i = 0; n > 1 && i < n; ++i) of_->file->expect(place_of(late[i].key), unit_bytes());
+    for (std::size_t i = 0; i < n; ++i) fill(late[i].key, late[i].slot);
     return 0;
   }
 
@@ -192,7 +187,7 @@ class far_head {
   const std::int32_t* pages_ = nullptr;
   std::int64_t head_ = 0;
   const void* index_ = nullptr;
-  semantic_row_of find_ = nullptr;
+  const semantic_rows* find_ = nullptr;
 };
 
 }  // namespace kvx

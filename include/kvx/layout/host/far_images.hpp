@@ -3,11 +3,14 @@
 
 #include <kvx/core/check.hpp>
 #include <kvx/layout/far_file.hpp>
+#include <kvx/layout/page_runs.hpp>
 #include <kvx/layout/row_view.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include <unistd.h>
 #if defined(__linux__)
@@ -16,33 +19,45 @@
 
 namespace kvx {
 
-/// Images of pages [H][P][row] in one file: record after record by page id, in each the layers, of each layer the rows in the order of time
-/// and, with `by_pages`, those of the semantic page under its id.
+/// Images of pages [H][P][row] in one file: layer after layer, of each the rows in the order of time by page id and, with `by_pages`, those
+/// of semantic pages under their ids.
 ///
-/// rows        of a layer whose pages are images too: heads and slots of a page follow each other
+/// rows        of a layer whose pages are images too: heads and slots of a page follow each other, and so do pages
+/// cost        pages whose ids follow each other are one call, and the system keeps what one call wrote in larger pieces of its memory,
+///             which are read faster
 /// errors      see throw_far_error
 template <class E>
 class far_images {
  public:
   far_images() = default;
   far_images(const far_place& place, std::int64_t pages, std::int64_t bytes, std::int64_t layers, bool by_pages, call_site where)
-      : file_(place, pages * bytes * layers * (by_pages ? 2 : 1), where), bytes_(bytes), layers_(layers), kinds_(by_pages ? 2 : 1) {}
+      : file_(place, pages * bytes * layers * (by_pages ? 2 : 1), where), bytes_(bytes), pages_(pages), kinds_(by_pages ? 2 : 1) {}
 
   const far_file& file() const { return file_; }
   std::int64_t bytes() const { return bytes_; }  ///< of one image
-  std::int64_t record() const { return layers_ * kinds_ * bytes_; }
-  std::int64_t in_time(std::int64_t layer) const { return layer * kinds_ * bytes_; }  ///< in a record
-  std::int64_t by_page(std::int64_t layer) const { return in_time(layer) + bytes_; }
+  std::int64_t in_time(std::int64_t layer) const { return layer * kinds_ * pages_ * bytes_; }  ///< of page 0 in the file
+  std::int64_t by_page(std::int64_t layer) const { return in_time(layer) + pages_ * bytes_; }
 
-  void write(const row_view<E>& rows, std::int64_t layer, std::int64_t page, call_site where) const {
-    put(page * record() + in_time(layer), rows.key.at(page, 0, 0), where);
+  /// Pages that one call moves: 2 MiB, the largest piece of a file that systems keep.
+  std::int64_t most_at_once() const { return std::max<std::int64_t>(1, (std::int64_t{2} << 20) / bytes_); }
+
+  void write(const row_view<E>& rows, std::int64_t layer, std::span<const std::int32_t> ids, call_site where) {
+    for_each_run(ids, most_at_once(), [&](std::span<const std::int32_t> run) {
+      put(in_time(layer) + run.front() * bytes_, rows.key.at(run.front(), 0, 0), std::ssize(run), where);
+    });
   }
-  void write_by_page(const E* image, std::int64_t layer, std::int64_t page, call_site where) const {
-    put(page * record() + by_page(layer), image, where);
+  /// Pages [page, page + n).
+  ///
+  /// images      (n, H, P, row)
+  void write_by_page(const E* images, std::int64_t layer, std::int64_t page, std::int64_t n, call_site where) {
+    put(by_page(layer) + page * bytes_, images, n, where);
   }
-  void read(const row_view<E>& rows, std::int64_t layer, std::int64_t page, call_site where) const {
-    if (const int error = file_.read(page * record() + in_time(layer), rows.key.at(page, 0, 0), bytes_); error != 0)
-      throw_far_error(error, "read", bytes_, where);
+  void read(const row_view<E>& rows, std::int64_t layer, std::span<const std::int32_t> ids, call_site where) const {
+    for_each_run(ids, most_at_once(), [&](std::span<const std::int32_t> run) {
+      const std::int64_t n = std::ssize(run) * bytes_;
+      if (const int error = file_.read(in_time(layer) + run.front() * bytes_, rows.key.at(run.front(), 0, 0), n); error != 0)
+        throw_far_error(error, "read", n, where);
+    });
   }
 
   /// The memory of a page's rows goes back to the system: what lies there is undefined until the page is read or written.
@@ -60,8 +75,8 @@ class far_images {
   }
 
  private:
-  void put(std::int64_t at, const E* image, call_site where) const {
-    if (const int error = file_.write(at, image, bytes_); error != 0) throw_far_error(error, "write", bytes_, where);
+  void put(std::int64_t at, const E* images, std::int64_t n, call_site where) {
+    if (const int error = file_.write(at, images, n * bytes_); error != 0) throw_far_error(error, "write", n * bytes_, where);
   }
 
   /// Pages of the system that lie wholly in these bytes.
@@ -74,7 +89,7 @@ class far_images {
 
   far_file file_;
   std::int64_t bytes_ = 0;
-  std::int64_t layers_ = 0;
+  std::int64_t pages_ = 0;
   std::int64_t kinds_ = 1;
 };
 
