@@ -184,7 +184,7 @@ class page_proposer {
       }
       by = warp_scale_of(largest, finite);
     }
-    if (lane == 0) s_.units[h] = !(by.unit > 0) ? quiet_nan : call_.scale < 0 ? -by.unit : by.unit;
+    if (lane == 0) s_.units[h] = !has_a_say(by) ? quiet_nan : call_.scale < 0 ? -by.unit : by.unit;
     const int words = 2 * page_code_lines{dim()}.lines();
     for (int i = lane; i < words; i += warp_lanes) s_.words[i * Heads + h] = real ? query_word(x, dim(), 4 * i, by.inverse) : 0;
   }

@@ -25,8 +25,8 @@ namespace kvx {
 
 static_assert(simd::pages_of_group == coded_pages);
 
-/// Pages by the largest over heads of what a head makes of the page's code less the most it makes of any. Queries that are zero or not
-/// finite have no say.
+/// Pages by the largest over heads of what a head makes of the page's code less the most it makes of any. Queries that are zero, not
+/// finite or near it have no say.
 ///
 /// exactness   integer sums, one product: the same pages everywhere
 /// cost        D / 2 bytes a page, in lines
@@ -73,7 +73,7 @@ class page_proposals {
       for (int d = 0; d < dim; ++d) x[d] = *query.queries.at(g, d);
       rotate(x, static_cast<std::size_t>(dim), shape.seed);
       const query_scale by = scale_of(x, 1, dim);
-      if (!(by.unit > 0)) continue;
+      if (!has_a_say(by)) continue;
       units_[used] = scale * by.unit;
       most_[used++] = by.inverse;
     }
