@@ -322,7 +322,7 @@ TEST_CASE("pages are looked at while the next one promises more than what was fo
   }
 }
 
-TEST_CASE("of many pages an eightieth is looked at before promises count") {
+TEST_CASE("of many pages a sixtieth is looked at before promises count") {
   const dci_shape shape{.block = 256, .pack = dci_shape::packing::positional};
   constexpr std::int64_t tokens = 16384;
   dci_world<bf16> world(shape, 16, 8, tokens, 0);
@@ -334,10 +334,10 @@ TEST_CASE("of many pages an eightieth is looked at before promises count") {
   q[3] = 50;
   const page_query query{tensor_view<const float, 2>(q.data(), 1, 8), nullptr, 0, 0, tokens};
   CHECK(first_probes(512, 12) == 12);
-  CHECK(first_probes(8192, 12) == 96);
+  CHECK(first_probes(8192, 12) == 128);
   const found_pages found = search(shape, world.head(), {}, query, {.pages = 2});
   CHECK(found.pages.front() == 700);
-  CHECK(found.result == page_search_result{2, 6 * 16, 1024});
+  CHECK(found.result == page_search_result{2, 8 * 16, 1024});
   CHECK(search(shape, world.head(), {}, query, {.pages = 60}).result.keys == 60 * 16);
 }
 

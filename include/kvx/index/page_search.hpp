@@ -44,10 +44,10 @@ inline constexpr std::int64_t upper_breadth = 4;
 /// pages of others.
 inline constexpr float probe_margin = 2.5f;
 
-/// Pages that are looked at before the first one is asked what it promises: as many as are found, or an eightieth of those beyond 512 if
+/// Pages that are looked at before the first one is asked what it promises: as many as are found, or a sixtieth of those beyond 512 if
 /// that is more. The more pages there are, the more of them promise a little less than the next one does.
 KVX_HD constexpr std::int64_t first_probes(std::int64_t pages, std::int64_t found) {
-  const std::int64_t many = pages > 512 ? (pages - 512) / 80 : 0;
+  const std::int64_t many = pages > 512 ? (pages - 512) / 60 : 0;
   return found > many ? found : many;
 }
 
