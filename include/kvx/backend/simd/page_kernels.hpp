@@ -1,4 +1,4 @@
-// The kernels of page_table, once per instruction set: included by dispatch.hpp behind kernels.hpp and line_words.hpp, under the same rules.
+// The kernels of page_table, once per instruction set: included by dispatch.hpp behind kernels.hpp and line_words.hpp, by the same rules.
 
 /// Groups of pages between the one that is summed and the one that is asked for.
 inline constexpr int groups_ahead = 8;
