@@ -30,8 +30,9 @@ namespace {
 constexpr int heads = 8, dim = 128, page_tokens = 16, wanted = 12, block_pages = 16, loads = 200, rounds = 15;
 constexpr std::int64_t head_elements = page_tokens * 2 * dim, image = heads * head_elements * 2, pages = (std::int64_t{1} << 30) / image;
 
-constexpr semantic_rows in_order = {[](const void*, std::int64_t token) { return static_cast<std::int32_t>(token / page_tokens); },
-                                    [](const void*, std::int64_t token) { return static_cast<int>(token % page_tokens); }};
+semantic_row in_order(const void*, std::int64_t token, const semantic_row&, bool) {
+  return {token / page_tokens, static_cast<std::int32_t>(token / page_tokens), static_cast<int>(token % page_tokens)};
+}
 
 /// Loads against copies.
 double ratio(bool mapped) {
@@ -64,7 +65,7 @@ double ratio(bool mapped) {
     for (int i = 0; i < loads; ++i) {
       selection(tokens);
       for_each_task(exec, heads, [&](std::int64_t h) {
-        far_head<bf16>(&layer, ids.data(), h, nullptr, &in_order)
+        far_head<bf16>(&layer, ids.data(), h, nullptr, in_order)
             .bring(std::span(tokens).subspan(static_cast<std::size_t>(h * wanted), wanted));
       });
     }

@@ -80,7 +80,7 @@ class paged_head {
         head_(head),
         tiered_(tiers_used(others, options.others)),
         placed_(index()),
-        far_(layer.far, layer.rows_of[item].pages, head, &placed_, &rows_in_pages<E, Shape>),
+        far_(layer.far, layer.rows_of[item].pages, head, &placed_, row_in_pages<E, Shape>),
         attention_(layer.rows, layer.rows_of[item], layer.zones, query, head, heads, {options.scale, options.soft_cap}, part.head,
                    {part.stage, static_cast<std::size_t>(part.stage_bytes)}, far()) {}
 

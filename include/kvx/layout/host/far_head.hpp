@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace kvx {
@@ -65,11 +66,19 @@ struct far_layer {
   std::int64_t page_bytes() const { return std::ssize(heads) * head_bytes(); }
 };
 
-/// Where an index has put a token: the id of its semantic page, and its row there, which takes longer to find.
-struct semantic_rows {
-  std::int32_t (*page)(const void* index, std::int64_t token) = nullptr;
-  int (*row)(const void* index, std::int64_t token) = nullptr;
+/// Where an index has put a token.
+///
+/// page        logical, of the sequence; id: what its columns lie under
+/// row         -1: not looked for
+struct semantic_row {
+  std::int64_t page = -1;
+  std::int32_t id = -1;
+  int row = -1;
 };
+
+/// last        where the token before was: tokens are often asked for page by page
+/// with_row    false: the row may stay unknown, since it takes longer to find
+using semantic_row_of = semantic_row (*)(const void* index, std::int64_t token, const semantic_row& last, bool with_row);
 
 /// One KV head of one sequence. Trivially copyable; one thread at a time for a KV head of a layer.
 ///
@@ -81,7 +90,7 @@ class far_head {
 
   /// pages       of the sequence
   /// find        null where the unit is the row
-  far_head(far_layer<E>* of, const std::int32_t* pages, std::int64_t head, const void* index = nullptr, const semantic_rows* find = nullptr)
+  far_head(far_layer<E>* of, const std::int32_t* pages, std::int64_t head, const void* index = nullptr, semantic_row_of find = nullptr)
       : of_(of), pages_(pages), head_(head), index_(index), find_(find) {}
 
   bool any() const { return of_ != nullptr; }
@@ -91,7 +100,7 @@ class far_head {
     const std::int32_t page = pages_[token / of_->near.page_tokens];
     const std::int64_t slot = token % of_->near.page_tokens;
     if (of_->is_near(page)) return {of_->near.key.at(page, head_, slot), of_->near.value.at(page, head_, slot)};
-    const std::int64_t key = key_of(token, page);
+    const std::int64_t key = key_of(token, page, true);
     far_slots<E>& s = slots();
     std::int32_t found = s.order.find(key);
     if (found >= 0) {
@@ -100,7 +109,7 @@ class far_head {
       found = take(key);
       fill(key, found);
     }
-    const E* const at = rows_in(found) + (find_ != nullptr ? find_->row(index_, token) : 0) * of_->near.key.slot_stride;
+    const E* const at = rows_in(found) + (find_ != nullptr ? last_.row : 0) * of_->near.key.slot_stride;
     return {at, at + (of_->near.value.data - of_->near.key.data)};
   }
 
@@ -109,10 +118,13 @@ class far_head {
   void bring(std::span<const std::int32_t> tokens) {
     far_slots<E>& s = slots();
     ++s.calls;
+    std::int64_t before = -1;
     for (const std::int32_t token : tokens) {
       const std::int32_t page = pages_[token / of_->near.page_tokens];
       if (of_->is_near(page)) continue;
-      const std::int32_t slot = s.order.find(key_of(token, page));
+      const std::int64_t key = key_of(token, page, false);
+      if (std::exchange(before, key) == key) continue;
+      const std::int32_t slot = s.order.find(key);
       if (slot < 0 || s.asked[static_cast<std::size_t>(slot)] == s.calls) continue;
       s.order.select(slot);
       s.asked[static_cast<std::size_t>(slot)] = s.calls;
@@ -121,11 +133,12 @@ class far_head {
     late_units late;
     std::size_t n = 0;
     std::int32_t left = s.order.slots() / 2;
+    before = -1;
     for (const std::int32_t token : tokens) {
       const std::int32_t page = pages_[token / of_->near.page_tokens];
       if (of_->is_near(page)) continue;
-      const std::int64_t key = key_of(token, page);
-      if (s.order.find(key) >= 0) continue;
+      const std::int64_t key = key_of(token, page, false);
+      if (std::exchange(before, key) == key || s.order.find(key) >= 0) continue;
       if (left-- == 0) break;
       const std::int32_t slot = take(key);
       if (!of_->file->read_now(place_of(key), rows_in(slot), unit_bytes())) late[n++] = {key, slot};
@@ -148,9 +161,11 @@ class far_head {
   }
 
   /// The unit of a token whose page is far: the id of its semantic page, or the number of its row.
-  std::int64_t key_of(std::int64_t token, std::int32_t page) const {
+  std::int64_t key_of(std::int64_t token, std::int32_t page, bool with_row) {
     const std::int64_t P = of_->near.page_tokens;
-    return find_ != nullptr ? find_->page(index_, token) : page * P + token % P;
+    if (find_ == nullptr) return page * P + token % P;
+    last_ = find_(index_, token, last_, with_row);
+    return last_.id;
   }
   std::int64_t unit_bytes() const { return find_ != nullptr ? of_->head_bytes() : of_->row_bytes(); }
   /// Where it lies in the file.
@@ -187,7 +202,8 @@ class far_head {
   const std::int32_t* pages_ = nullptr;
   std::int64_t head_ = 0;
   const void* index_ = nullptr;
-  const semantic_rows* find_ = nullptr;
+  semantic_row_of find_ = nullptr;
+  semantic_row last_;
 };
 
 }  // namespace kvx
