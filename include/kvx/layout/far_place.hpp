@@ -17,9 +17,9 @@ struct far_calls {
 
 /// The file that they lie in.
 ///
-/// mapped      pages that steps select are read through a mapping: half the time where the system has them in its memory. A disk that
-///             fails, or whoever shortens the file, then ends the process; and what is on the disk alone is read page after page. By calls
-///             otherwise
+/// mapped      pages that steps select are read through a mapping: two thirds of the time where the system has them in its memory. A
+///             disk that fails, or whoever shortens the file, then ends the process; and what is on the disk alone is read page after page.
+///             By calls otherwise
 /// folder      of a file without a name; "": TMPDIR, else /tmp. Choose one on a disk: some systems keep those in memory
 struct far_place {
   std::string folder = {};

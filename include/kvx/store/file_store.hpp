@@ -27,7 +27,7 @@ namespace kvx {
 ///             crash at any point, of the process or the machine, leaves the old bytes or the new
 /// synced      false: does not wait for the disk. A crash of the process is then survived, one of the machine leaves what the file system
 ///             makes of it; the frame's checksums tell
-/// errors      io, what names the call; not_found
+/// errors      io, what names the call, or says that files of this process may not become so long; not_found
 class file_store {
  public:
   explicit file_store(std::filesystem::path folder, bool synced = true, file_calls calls = {})
