@@ -77,6 +77,9 @@ struct spec {
   static constexpr tiers others = tiers_of<Reranker>();
   static_assert(!any(others) || packs_blocks<Index> || (reads_sketch<Index> && sketch.centre && sketch.norms),
                 "spec: tiers need key sketches with centre and norms, as sign_buckets<> has them, or the pages of dci_tree");
+  static_assert(
+      std::same_as<Reranker, pass_through> || any(others) || packs_blocks<Index> || reads_sketch<Index>,
+      "spec: a reranker ranks what sign_buckets or dci_tree proposes; without them attention is dense, and it would never be asked");
 
   static constexpr auto columns(page_shape page) {
     if constexpr (packs_blocks<Index>) {
