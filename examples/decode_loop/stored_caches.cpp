@@ -92,7 +92,8 @@ cache_choice stored_line(std::string_view name, std::string_view what, std::stri
                                  .kinds = searches<Spec> ? retrieving(r) : layer_kinds{},
                                  .max_step_tokens = std::min(r.max_step_tokens, r.max_tokens),
                                  .rope = r.rope};
-    return std::make_unique<stored_cache<Spec>>(exec, spec, geometry, kvx::attend_options{.keep = r.keep});
+    const std::int64_t least = kvx::packs_blocks<typename Spec::index_type> ? Spec::layout_type::shape.tokens : 1;  // whole pages
+    return std::make_unique<stored_cache<Spec>>(exec, spec, geometry, kvx::attend_options{.keep = std::max(r.keep, least)});
   };
   return {name, what, by_default, false, make, calibration};  // an audit is of caches without a file
 }
