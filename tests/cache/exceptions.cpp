@@ -96,6 +96,8 @@ using slabs_of = contiguous<E, page_shape{.tokens = P, .key_dim = 5, .value_dim 
 template <element E, int P>
 using external_of = external<E, page_shape{.tokens = P, .key_dim = 5, .value_dim = 3}, zones{.sink = 2, .local = 3}>;
 
+constexpr dci_shape by_tree{.block = 8, .rank = dci_shape::ranking::best_member, .first_promotion = 300};
+
 /// What a caller can see of the columns of one sequence of an external cache: its length, and the column of each page of the retrieval
 /// zone.
 template <class Cache>
@@ -221,6 +223,40 @@ TEST_CASE("steps that learn, and those that fix a balance over shared pages, sur
   }
   CHECK(c.stats().balanced_sequences == 2);
   CHECK(c.stats().rows_copied > 0);
+}
+
+TEST_CASE_TEMPLATE("steps that pack blocks, follow a tree and keep selections survive every failing allocation", Reranker, pass_through,
+                   rsq_ip<4, tiers{.value_bits = 4, .tail = true}>) {
+  using packing =
+      spec<paged<bf16, page_shape{.tokens = 4, .key_dim = 5, .value_dim = 3}, zones{.sink = 4, .local = 3}>, dci_tree<by_tree>, Reranker>;
+  const host exec = test::one_thread();
+  packing of;
+  of.index.reuse = {.layers = 1, .steps = 2};
+  cache<host, packing> c(
+      exec, of, {.layers = 1, .kv_heads = 2, .query_heads = 4, .max_tokens = 160, .max_sequences = 3, .kinds = {layer_kind::retrieve()}});
+  const sequence a = c.open(exec);
+  feed(c, exec, a, tokens(1, 30));
+  const sequence b = c.fork(exec, a);
+  const auto look = [&] { return std::tuple(counts(c.stats()), snapshot(c, a), snapshot(c, b)); };
+  const attend_options few{.keep = 8, .path = attend_options::route::retrieve};
+  const std::vector<test::token> ids = tokens(50, 11);
+  const auto q = test::rows_of<float>(ids, test::part::query, 0, 4, 5);
+  std::vector<float> out(11 * 4 * 3), of_a;
+  for (const sequence s : {a, b}) {
+    std::optional<step> step;
+    CHECK(survive("begin", look, [&] { step = c.begin(exec, {{s, 11}}); }) > 5);
+    append_all(c, exec, *step, ids);
+    survive("attend", look, [&] { c.attend(exec, *step, 0, q.data(), out.data(), few); });
+    CHECK(survive("commit", look, [&] { c.commit(exec, *step); }) > 0);
+    step.reset();
+    step = c.begin(exec, {{s, 11}});
+    append_all(c, exec, *step, ids);
+    c.attend(exec, *step, 0, q.data(), out.data(), few);
+    step.reset();
+    CHECK(survive("truncate", look, [&] { c.truncate(exec, s, 41); }) == 0);
+    if (s == a) of_a = out;
+  }
+  CHECK(out == of_a);  // forks that were told the same
 }
 
 TEST_CASE("a step that fails while it is begun gives everything back, shared pages too") {

@@ -10,7 +10,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -339,4 +341,37 @@ TEST_CASE("rows in a file: a file that is cut between steps and grows again neve
   }
   CHECK(apart == 0);
   CHECK(told > 100);
+}
+
+TEST_CASE("IceCache over bf16 and ParisKV over floats side by side, a file each, attend as each does alone") {
+  const host exec = test::one_thread();
+  const auto decode = [&]<class... Cache>(Cache&... c) {
+    std::array<std::vector<float>, sizeof...(Cache)> outputs;
+    std::array<sequence, sizeof...(Cache)> s{c.open(exec)...};
+    const auto advance = [&](auto& one, std::size_t i, const std::vector<token>& ids) {
+      step open = one.begin(exec, {{s[i], std::ssize(ids)}});
+      append_all(one, exec, open, ids);
+      const std::vector<float> out = attend_all(one, exec, open, ids, {.keep = 32, .path = route::retrieve});
+      outputs[i].insert(outputs[i].end(), out.begin(), out.end());
+      one.commit(exec, open);
+    };
+    for (token at = 1; at < 430; at += at < 400 ? 40 : 1) {
+      std::size_t i = 0;
+      (advance(c, i++, tokens(at, at < 400 ? 40 : 1)), ...);
+    }
+    return outputs;
+  };
+  using first = cache<host, ice<placement::offload_bulk>>;
+  using second = cache<host, paris<placement::offload_bulk>>;
+  const geometry g = small(304);
+  first a(exec, {}, g), a_alone(exec, {}, g);
+  second b(exec, {}, g), b_alone(exec, {}, g);
+  const auto both = decode(a, b);
+  CHECK(both[0] == decode(a_alone)[0]);
+  CHECK(both[1] == decode(b_alone)[0]);
+  CHECK(both[0] != both[1]);
+  CHECK(a.stats().far_moved > 0);
+  CHECK(b.stats().far_moved > 0);
+  CHECK(a.stats().far_bytes_moved == a.stats().far_moved * 16 * 2 * 64 * 2);  // pages of 16 tokens, K and V of bf16
+  CHECK(b.stats().far_bytes_moved == b.stats().far_moved * 2 * 64 * 4);       // rows, K and V of floats
 }

@@ -116,6 +116,18 @@ TEST_CASE("a group attends to the members of so many pages as its budget has, an
   check_near(last, dense);
 }
 
+TEST_CASE("a call says how broadly it searches") {
+  const auto mass = [](auto& x, const page_breadth& pages) {
+    attention_audit audit;
+    x.attend({.keep = 24, .pages = pages, .path = route::retrieve, .audit = &audit});
+    return audit.mean_mass();
+  };
+  fixture<ice<by_tree>> tree(500, 3);
+  CHECK(mass(tree, {.beam = 1}) < mass(tree, {.beam = 1000}));
+  fixture<ice<by_means>> means(500, 3);
+  CHECK(mass(means, {.probes = 3}) != mass(means, {.probes = 58}));
+}
+
 TEST_CASE("a budget below one page is refused, and the cache goes on") {
   fixture<ice<by_means>> x(200, 1);
   CHECK_THROWS_WITH_AS(x.attend({.keep = 7, .path = route::retrieve}), doctest::Contains("keep"), usage_error);

@@ -128,11 +128,16 @@ std::vector<std::byte> talk(int ahead, double* worked = nullptr) {
 struct failing_index {
   static constexpr std::array<column, 1> columns(page_shape) { return {column{.block_bytes = 8}}; }
 };
-std::atomic<int> failures{0}, encoded{0}, delay_ms{0};
+std::atomic<int> failures{0}, encoded{0}, delay_ms{0}, in_vain{0};
+std::atomic<bool> shut{false};  // pages wait until it is false, not for ever
 template <class E>
 void encode_page(const host&, const failing_index&, row_view<const E>, std::int32_t, int, std::array<std::byte*, 1> columns) {
   ++encoded;
   if (delay_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+  for (int ms = 0; shut; ++ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (ms == 2000) ++in_vain, shut = false;
+  }
   *columns[0] = std::byte{1};
   if (failures > 0 && failures-- > 0) throw std::bad_alloc();
 }
@@ -165,6 +170,20 @@ TEST_CASE("index_ahead: what the thread meets is thrown by the caller's next cal
   failures = 1;
   CHECK_THROWS_AS(c.commit(exec, of), std::bad_alloc);  // there or in the last layer, which is indexed in commit
   c.commit(exec, of);
+  CHECK(c.length(s) == 80);
+}
+
+TEST_CASE("index_ahead: no layer waits for the index of another one") {
+  const host exec = with(4);
+  failing c(exec, {}, small());
+  const sequence s = c.open(exec);
+  step of = c.begin(exec, {{s, 80}});
+  shut = true;
+  forward(c, exec, of, tokens(1, 80), {});
+  CHECK(c.stats().index_seconds == 0);
+  shut = false;
+  c.commit(exec, of);
+  CHECK(in_vain == 0);
   CHECK(c.length(s) == 80);
 }
 

@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -95,6 +96,24 @@ std::vector<std::vector<std::int32_t>> walked(const dci_cells& cells) {
 }
 
 }  // namespace
+
+TEST_CASE("levels shrink by first_promotion, then by promotion, alike among early and late positions") {
+  constexpr std::int64_t count = 1 << 18;
+  for (const dci_shape& shape : {dci_shape{}, dci_shape{.first_promotion = 10}, dci_shape{.first_promotion = 500, .promotion = 30}}) {
+    for (const std::int64_t first : {std::int64_t{0}, std::int64_t{1} << 40}) {
+      std::int64_t reach[4] = {};
+      for (std::int64_t t = first; t < first + count; ++t) {
+        for (int level = 1; level <= std::min(level_of(shape, t), 3); ++level) ++reach[level];
+      }
+      double wanted = static_cast<double>(count);
+      for (int level = 1; level <= 3; ++level) {
+        wanted *= (level == 1 ? shape.first_promotion : shape.promotion) / 1000.0;
+        CAPTURE(level);
+        CHECK(std::abs(static_cast<double>(reach[level]) - wanted) < 5 * std::sqrt(wanted));
+      }
+    }
+  }
+}
 
 TEST_CASE_TEMPLATE("columns are the plain ones, for every packing and dim", E, float, half, bf16) {
   for (const int dim : {8, 46, 64, 129}) {
