@@ -146,9 +146,11 @@ template <template <placement> class Spec>
 void play(host exec, bool mapped = false) {
   twins<Spec<placement::resident>, Spec<placement::offload_bulk>> t(exec, mapped);
   const attend_options few{.keep = 32, .path = route::retrieve}, all{.keep = 32, .path = route::dense};
+  const attend_options many{.keep = 320, .path = route::retrieve};  // more rows than slots
   t.grow(390, few);
   t.decode(6, few);
   t.decode(1, all);
+  t.decode(3, many);
   t.cut(0, 40);   // into a block that is far
   t.decode(3, few);
   t.fork(0, 150);  // far tokens are recent again
@@ -190,6 +192,7 @@ TEST_CASE("rows in a file: outputs are those of a resident cache") {
   play<ice>(test::one_thread(), true);
   play<paris>(host{.threads = 3, .parallel = test::std_threads()});
   play<ice_in_tiers>(test::one_thread());
+  play<ice>(host{.threads = 3, .parallel = test::std_threads(), .index_ahead = 2});
 }
 
 TEST_CASE("rows in a file: blocks of a restored sequence whose pages another one brought near") {
@@ -374,4 +377,55 @@ TEST_CASE("IceCache over bf16 and ParisKV over floats side by side, a file each,
   CHECK(b.stats().far_moved > 0);
   CHECK(a.stats().far_bytes_moved == a.stats().far_moved * 16 * 2 * 64 * 2);  // pages of 16 tokens, K and V of bf16
   CHECK(b.stats().far_bytes_moved == b.stats().far_moved * 2 * 64 * 4);       // rows, K and V of floats
+}
+
+TEST_CASE("rows in a file: a disk that is full or fails when a restored sequence goes on") {
+  const host exec = test::one_thread();
+  const attend_options few{.keep = 32, .path = route::retrieve};
+  geometry g = small(208);
+  g.far.calls = {read_or_fail, write_or_fail};
+  cache<host, ice<placement::resident>> a(exec, {}, small(0));
+  cache<host, ice<placement::offload_bulk>> b(exec, {}, g);
+  const sequence first = a.open(exec), other = b.open(exec);
+  for (token t = 1; t < 400; t += 30) test::feed(a, exec, first, tokens(t, 30));
+  for (token t = 3000; t < 3090; t += 30) test::feed(b, exec, other, tokens(t, 30));
+  memory_store stored;
+  const digest key = key_of(a.family(), std::vector<std::int32_t>{1});
+  REQUIRE(a.save(exec, first, stored, key).ok());
+  a.close(exec, first);
+  std::int64_t refused = 0;
+  for (int round = 0; round < 2; ++round) {
+    const restored x = a.restore(exec, stored, key), y = b.restore(exec, stored, key);
+    REQUIRE(x.state.ok());
+    REQUIRE(y.state.ok());
+    for (int i = 0; i < 4; ++i) {
+      const std::vector<token> ids = tokens(static_cast<token>(7000 + 10 * i), 2);
+      step on_a = a.begin(exec, {{x.of, 2}});
+      append_all(a, exec, on_a, ids);
+      const std::vector<float> expected = attend_all(a, exec, on_a, ids, few);
+      a.commit(exec, on_a);
+      error_of_failure = round == 0 ? ENOSPC : EIO;
+      for (int tries = 1;; ++tries) {
+        failing = tries < 30 ? tries : 0;
+        try {
+          step on_b = b.begin(exec, {{y.of, 2}});
+          append_all(b, exec, on_b, ids);
+          const std::vector<float> out = attend_all(b, exec, on_b, ids, few);
+          REQUIRE(out == expected);
+          b.commit(exec, on_b);
+          break;
+        } catch (const capacity_error&) {
+          ++refused;
+        } catch (const std::system_error&) {
+          ++refused;
+        }
+      }
+      failing = 0;
+    }
+    a.close(exec, x.of);
+    b.close(exec, y.of);
+    test::feed(b, exec, other, tokens(static_cast<token>(3100 + 30 * round), 30));
+  }
+  CHECK(refused > 20);
+  CHECK(b.length(other) == 150);
 }
