@@ -73,7 +73,7 @@ static_assert([] {
 /// Whether a query has a say: it is finite, not zero, and no sum over codes of 576 coordinates, nor the difference of two, leaves the
 /// floats.
 KVX_HD constexpr bool has_a_say(const query_scale& q) { return q.unit > 0 && q.unit < 0x1p105f; }
-static_assert(has_a_say({1, 1}) && !has_a_say({0, 0}) && !has_a_say({quiet_nan, 0}) && !has_a_say({0x1p105f, 1}));
+static_assert(has_a_say({1, 1}) && !has_a_say({0, 0}) && !has_a_say({0x1p105f, 1}));
 static_assert(15.0 * 127 * 576 * 0x1p105 * 2 < static_cast<double>(largest_float));
 
 }  // namespace kvx
