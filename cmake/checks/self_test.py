@@ -69,9 +69,9 @@ def main():
         print(f"{fault}: {'as expected' if right else 'WRONG, exit ' + str(result.returncode) + chr(10) + result.stdout + result.stderr}")
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder, "a.cpp")
-        source.write_text('#include <cstdio>\nint main() { std::printf("%d\\n", X); }\n')
+        source.write_text('#include <cstdio>\nint main() { std::printf("%d\\n", X); return 0; }\n')
         for builds, code in ((["c++ -DX=0", "c++ -O2 -DX=0"], 0), (["c++ -DX=0", "c++ -DX=1"], 1)):
-            command = [sys.executable, HERE / "same_bits.py", source, folder, "baseline", *builds]
+            command = [sys.executable, HERE / "same_bits.py", folder, "baseline", source, "--", *builds]
             result = subprocess.run(command, capture_output=True, text=True)
             right = result.returncode == code
             bad += not right

@@ -86,4 +86,5 @@ int main() {
   frame_writer writer(header, 1);
   writer.add({}, std::as_bytes(std::span("a section")));
   print("frame", 0, writer.finish());
+  return 0;
 }

@@ -59,4 +59,5 @@ int main() {
       print("power", digest(&power, sizeof power));
     }
   }
+  return 0;
 }

@@ -92,4 +92,5 @@ int main() {
     print<4>({.weights = key_sketch::weighting::key}, dim, 4);
   }
   print<4>({}, 128, 16);
+  return 0;
 }

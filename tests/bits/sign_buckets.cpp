@@ -60,4 +60,5 @@ int main() {
     decide(dim, 7, {bucket_scoring::rule::sign_sum, bucket_scoring::query::mean_query});
     decide(dim, 3, voting);
   }
+  return 0;
 }

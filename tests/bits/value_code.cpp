@@ -48,4 +48,5 @@ int main() {
     print<2, kvx::half>("half", dim, values);
     print<4, kvx::bf16>("bf16", dim, values);
   }
+  return 0;
 }
