@@ -2,6 +2,8 @@
 
 #include "state.hpp"
 
+#include <cuda_fp16.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -18,6 +20,8 @@ std::string where(const fiber& f) {
 std::string text(site s) { return std::string(s.file ? s.file : "?") + ":" + std::to_string(s.line); }
 
 namespace {
+
+bool same(site a, site b) { return a.line == b.line && (a.file == b.file || !std::strcmp(a.file, b.file)); }
 
 void wake(fiber& f) {
   f.st = state::ready;
@@ -119,7 +123,7 @@ void on_exit(fiber& f) {
 int block_barrier(block_op kind, int predicate, site at) {
   quiet q;
   fiber& f = *sm.cur;
-  if (sm.barrier_count && (sm.barrier_kind != kind || sm.barrier_site.line != at.line || std::strcmp(sm.barrier_site.file, at.file)))
+  if (sm.barrier_count && (sm.barrier_kind != kind || !same(sm.barrier_site, at)))
     fail("divergent barrier: reached " + text(at) + " while others wait at " + text(sm.barrier_site));
   if (sm.alive != sm.nthreads && !settings().tolerate_exit) fail("barrier at " + text(at) + " after some threads have returned");
   if (!sm.barrier_count) {
@@ -156,7 +160,7 @@ std::uint64_t warp_op(op kind, std::uint32_t mask, std::uint64_t value, std::int
   for (auto& x : sm.groups[w]) {
     if (x.kind == op::none) continue;
     if (x.mask & mask) {
-      if (x.mask != mask || x.kind != kind || x.at.line != at.line || std::strcmp(x.at.file, at.file))
+      if (x.mask != mask || x.kind != kind || !same(x.at, at))
         fail("divergent warp collective: at " + text(at) + " while other lanes of its mask are at " + text(x.at));
       g = &x;
     }
@@ -185,6 +189,28 @@ std::uint64_t warp_op(op kind, std::uint32_t mask, std::uint64_t value, std::int
   to_main(false);
   if (orders) acquire(tag);
   return f.result;
+}
+
+// Fragment layouts of the PTX ISA; products are added in ascending k, in float.
+void multiply_fragments(void* const (&lanes)[32]) {
+  float A[16][16], B[16][8];
+  auto get = [&](int l) -> fragments& { return *static_cast<fragments*>(lanes[l]); };
+  const bool wide = get(0).bf16;
+  auto value = [wide](std::uint32_t bits) {
+    return wide ? std::bit_cast<float>(bits << 16) : __half2float(__half(__half_raw{static_cast<unsigned short>(bits)}));
+  };
+  auto put = [&](std::uint32_t two, float& lo, float& hi) {
+    lo = value(two & 0xffffu);
+    hi = value(two >> 16);
+  };
+  for (int l = 0; l < 32; ++l) {
+    const int g = l / 4, t = l % 4 * 2;
+    for (int r = 0; r < 4; ++r) put(get(l).a[r], A[g + r % 2 * 8][t + r / 2 * 8], A[g + r % 2 * 8][t + r / 2 * 8 + 1]);
+    for (int r = 0; r < 2; ++r) put(get(l).b[r], B[t + r * 8][g], B[t + r * 8 + 1][g]);
+  }
+  for (int l = 0; l < 32; ++l)
+    for (int i = 0; i < 4; ++i)
+      for (int k = 0; k < 16; ++k) get(l).c[i] += A[l / 4 + i / 2 * 8][k] * B[k][l % 4 * 2 + i % 2];
 }
 
 }  // namespace simt

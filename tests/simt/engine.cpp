@@ -40,11 +40,13 @@ void fresh_dynamic_shared(std::size_t bytes) {
     if (p == MAP_FAILED) throw std::bad_alloc();
     sm.smem = static_cast<char*>(p);
   }
+  const bool shut = sm.smem_shut && sm.smem_bytes == bytes;  // as the last block left it
   sm.smem_bytes = bytes;
-  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(sm.smem, smem_max + 4096);
+  if (!shut && __asan_unpoison_memory_region) __asan_unpoison_memory_region(sm.smem, smem_max + 4096);
   if (settings().poison)
     for (std::size_t i = 0; i < bytes; ++i) sm.smem[i] = static_cast<char>(0xFF);
-  if (__asan_poison_memory_region) __asan_poison_memory_region(sm.smem + bytes, smem_max + 4096 - bytes);
+  if (!shut && __asan_poison_memory_region) __asan_poison_memory_region(sm.smem + bytes, smem_max + 4096 - bytes);
+  sm.smem_shut = true;
 }
 
 /// One warp at a time goes as far as it comes; which goes first is drawn anew at the start and at each barrier of the block. A barrier
@@ -178,6 +180,7 @@ void run_grid(dim3 grid, dim3 block, std::size_t smem, const std::function<void(
   }
   acquire(&sm.done_tag);
   if (__asan_unpoison_memory_region && sm.smem) __asan_unpoison_memory_region(sm.smem, smem_max + 4096);
+  sm.smem_shut = false;
   if (!sm.failure.empty()) throw error(sm.failure);
 }
 

@@ -54,6 +54,14 @@ enum class block_op : std::uint8_t { sync, count, all, any };
 // Called from inside a kernel. Every lane named in `mask` must make the same call from the same site.
 std::uint64_t warp_op(op kind, std::uint32_t mask, std::uint64_t value, std::int32_t arg, std::int32_t width, site at,
                       void (*fn)(void* const (&lanes)[32]) = nullptr);
+
+struct fragments {  // of one lane, for a 16x8x16 product on the tensor cores
+  float c[4];       // accumulator
+  std::uint32_t a[4], b[2];
+  bool bf16;        // a and b hold bf16, else half
+};
+void multiply_fragments(void* const (&lanes)[32]);     // what the warp_op of a product calls; `lanes` point at fragments
+
 int block_barrier(block_op kind, int predicate, site at);
 void yield();                                          // scheduling point (atomics, spins)
 void fence();                                          // __threadfence: orders memory for the race detector

@@ -11,13 +11,22 @@ __global__ void overrun(int* cell, int past) {
   *cell = rows[0];
 }
 
+/// By the last block, whose guards are those of the blocks before it.
+__global__ void dynamic_overrun(int* cell, int past) {
+  int* rows = static_cast<int*>(simt::dynamic_shared());
+  rows[threadIdx.x] = 1;
+  if (blockIdx.x + 1 == gridDim.x) rows[static_cast<int>(threadIdx.x) + past] = 2;
+  *cell = rows[0];
+}
+
 __global__ void one_cell(int* cell) { *cell = static_cast<int>(threadIdx.x); }
 
 template <class... P, class... A>
-void run(void (*kernel)(P...), unsigned threads, A... arguments) {
+void run(void (*kernel)(P...), unsigned blocks, unsigned threads, A... arguments) {
   cudaLaunchConfig_t shape{};
-  shape.gridDim = 1;
+  shape.gridDim = blocks;
   shape.blockDim = threads;
+  shape.dynamicSmemBytes = threads * sizeof(int);
   if (cudaLaunchKernelEx(&shape, kernel, arguments...) != cudaSuccess) std::puts("the launch failed");
 }
 
@@ -27,8 +36,9 @@ int main(int argc, char** argv) {
   const char* fault = argc > 1 ? argv[1] : "";
   int* cell = nullptr;
   if (cudaMalloc(reinterpret_cast<void**>(&cell), sizeof *cell) != cudaSuccess) return 1;
-  if (!std::strcmp(fault, "shared_overrun")) run(overrun, 32, cell, 1);
+  if (!std::strcmp(fault, "shared_overrun")) run(overrun, 1, 32, cell, 1);
+  if (!std::strcmp(fault, "dynamic_overrun")) run(dynamic_overrun, 3, 32, cell, 1);
   if (!std::strcmp(fault, "host_reads_device")) std::printf("%d\n", *cell);
-  if (!std::strcmp(fault, "race")) run(one_cell, 32, cell);
+  if (!std::strcmp(fault, "race")) run(one_cell, 1, 32, cell);
   std::puts("nothing noticed");
 }

@@ -200,31 +200,11 @@ inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
 
 // ---- tensor cores: fragment layouts of the PTX ISA, accumulated in float ----
 namespace simt {
+// Each lane reads and writes its own registers, so that detectors see who does; the engine multiplies copies of them.
 inline void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], const char* file, int line, bool bf16 = false) {
-  struct frag {
-    float* c;
-    const unsigned* a;
-    const unsigned* b;
-    bool bf16;
-  } mine{c, a, b, bf16};
-  warp_op(op::call, ~0u, reinterpret_cast<std::uintptr_t>(&mine), 0, 32, {file, line}, [](void* const(&lanes)[32]) {
-    float A[16][16], B[16][8];
-    auto get = [&](int l) -> frag& { return *static_cast<frag*>(lanes[l]); };
-    const bool wide = get(0).bf16;
-    auto put = [wide](unsigned two, float& lo, float& hi) {
-      const auto f = __half22float2(unpack<__half2>(two));
-      lo = wide ? std::bit_cast<float>(two << 16) : f.x;
-      hi = wide ? std::bit_cast<float>(two & 0xffff0000u) : f.y;
-    };
-    for (int l = 0; l < 32; ++l) {
-      const int g = l / 4, t = l % 4 * 2;
-      for (int r = 0; r < 4; ++r) put(get(l).a[r], A[g + r % 2 * 8][t + r / 2 * 8], A[g + r % 2 * 8][t + r / 2 * 8 + 1]);
-      for (int r = 0; r < 2; ++r) put(get(l).b[r], B[t + r * 8][g], B[t + r * 8 + 1][g]);
-    }
-    for (int l = 0; l < 32; ++l)
-      for (int i = 0; i < 4; ++i)
-        for (int k = 0; k < 16; ++k) get(l).c[i] += A[l / 4 + i / 2 * 8][k] * B[k][l % 4 * 2 + i % 2];
-  });
+  fragments mine{{c[0], c[1], c[2], c[3]}, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}, bf16};
+  warp_op(op::call, ~0u, reinterpret_cast<std::uintptr_t>(&mine), 0, 32, {file, line}, multiply_fragments);
+  for (int i = 0; i < 4; ++i) c[i] = mine.c[i];
 }
 
 // Each lane reads its own row, so that detectors see who reads; the call then only exchanges what was read.

@@ -122,6 +122,7 @@ struct engine {
   char launch_tag = 0, fence_tag = 0, done_tag = 0;
   char* smem = nullptr;
   std::size_t smem_bytes = 0;
+  bool smem_shut = false;  // the detector of addresses guards what lies behind smem_bytes
   std::string failure;
   std::uint64_t rng = 1;
   std::uint64_t next() {
