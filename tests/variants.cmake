@@ -1,7 +1,8 @@
 # The same suite from other builds: compilers, sanitizers, instruction sets. Each build is a preset of CMakePresets.json, made inside ctest.
 #
 # <preset>/build configures and builds; <preset>/<program> then runs each test program of that build once, all its cases.
-# kvx_variant(<preset> [<program>...]): these programs alone; the examples are built where all are.
+# kvx_variant(<preset> [<program>...]): these programs alone; the examples are built where all are. The first build under address and undefined
+# behaviour sanitizers compiles the device tests for the simulator too.
 get_property(programs GLOBAL PROPERTY KVX_TEST_PROGRAMS)
 get_property(threaded GLOBAL PROPERTY KVX_THREADED_TEST_PROGRAMS)
 list(FILTER programs EXCLUDE REGEX "test_bench$")  # the benches' own arithmetic needs the benches, which these builds do without
@@ -12,9 +13,11 @@ math(EXPR cores "(${cores} + 1) / 2")  # of one build: two go on side by side, a
 # Random operations of one run of the tests that play a cache against its model: 10,000 in the build above, fewer where they are slow.
 set(operations 1000)
 set(limit 900)  # seconds of one program
+set(some some)  # of the device tests
 if(matrix GREATER_EQUAL 3)
   set(operations 10000)
   set(limit 2700)
+  set(some all)
 endif()
 
 function(kvx_variant preset)
@@ -25,9 +28,16 @@ function(kvx_variant preset)
   endif()
   set(folder "${PROJECT_BINARY_DIR}/variants/${preset}")
   list(TRANSFORM programs REPLACE ".*/" "" OUTPUT_VARIABLE targets)
+  set(device none)
+  if(COMMAND kvx_simt_device_runs AND preset STREQUAL first_asan)
+    set(device ${some})
+    list(APPEND targets test_device)
+    kvx_simt_device_runs(address "${folder}/tests/simt/test_device" ${preset} ${some} seed0 seed1 seed2 seed3 lazy)
+  endif()
   list(JOIN targets "," targets)
   add_test(NAME ${preset}/build COMMAND "${CMAKE_COMMAND}" -D preset=${preset} -D "folder=${folder}" -D cores=${cores} -D examples=${examples}
-                                        -D targets=${targets} -D "launcher=${CMAKE_CXX_COMPILER_LAUNCHER}" -P "${PROJECT_SOURCE_DIR}/cmake/checks/build_preset.cmake")
+                                        -D targets=${targets} -D device=${device} -D "cuda_headers=${KVX_CUDA_HEADERS}"
+                                        -D "launcher=${CMAKE_CXX_COMPILER_LAUNCHER}" -P "${PROJECT_SOURCE_DIR}/cmake/checks/build_preset.cmake")
   set_tests_properties(${preset}/build PROPERTIES WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" FIXTURES_SETUP ${preset} PROCESSORS ${cores} LABELS variant
                                                   COST 1000 TIMEOUT 1500)
   set(sweeps "")
@@ -47,14 +57,16 @@ function(kvx_variant preset)
       endif()
     endif()
     add_test(NAME ${preset}/${name} COMMAND "${CMAKE_COMMAND}" -E env "${folder}/${program}" ${sweeps})  # it exists once <preset>/build has run
-    set_tests_properties(${preset}/${name} PROPERTIES FIXTURES_REQUIRED ${preset} LABELS variant TIMEOUT ${limit}
+    set_tests_properties(${preset}/${name} PROPERTIES FIXTURES_REQUIRED ${preset} LABELS variant COST 100 TIMEOUT ${limit}
                                                       ENVIRONMENT "KVX_TEST_OPERATIONS=${operations};KVX_FUZZ_SECONDS=${fuzz_seconds}")
   endforeach()
 endfunction()
 
 if(KVX_CLANGXX)
+  set(first_asan asan)  # clang takes half the time
   kvx_variant(asan)
 else()
+  set(first_asan asan-gcc)
   kvx_left_out(asan clang++)
 endif()
 if(NOT KVX_CLANGXX OR matrix GREATER_EQUAL 3)
