@@ -44,8 +44,11 @@ using ranking = dci_shape::ranking;
 
 }  // namespace
 
-TEST_CASE("bisection in the metric of the queries, best members through the tree") {
-  play<ice<pages, dci_shape{.block = 16, .by = metric::diagonal, .rank = ranking::best_member, .first_promotion = 200}>>(1000);
+TEST_CASE("bisection in the metric of the queries, best members through the tree, composite indices") {
+  play<ice<pages,
+           dci_shape{
+               .block = 16, .by = metric::diagonal, .rank = ranking::best_member, .first_promotion = 200, .simple = 2, .composite = 2}>>(
+      1000);
 }
 
 TEST_CASE("cells cut by a projection, the best tokens by their codes, the others in tiers") {
@@ -54,8 +57,8 @@ TEST_CASE("cells cut by a projection, the best tokens by their codes, the others
            rsq_ip<4, tiers{.value_bits = 4, .tail = true}>>>(1100);
 }
 
-TEST_CASE("members by their codes, in slabs") {
-  play<ice<slabs, dci_shape{.block = 8, .by = metric::diagonal, .rank = ranking::coded_member}>>(1200);
+TEST_CASE("nearest tokens, members by their codes, in slabs") {
+  play<ice<slabs, dci_shape{.block = 8, .pack = packing::greedy, .by = metric::diagonal, .rank = ranking::coded_member}>>(1200);
 }
 
 TEST_CASE("mean keys, then members") {

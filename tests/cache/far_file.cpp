@@ -1,5 +1,8 @@
 // A cache whose old rows lie in a file does what one does that keeps them in memory, bit for bit; and says so when the file fails.
 
+#include "far_twins.hpp"
+
+#include <support/far_file_calls.hpp>
 #include <support/feed.hpp>
 #include <support/thread_pool.hpp>
 
@@ -14,9 +17,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
-#include <random>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -25,122 +26,14 @@
 namespace {
 
 using namespace kvx;
-using test::append_all, test::attend_all, test::observe_all, test::token, test::tokens;
-using route = attend_options::route;
+using namespace kvx::test;
+using namespace kvx::test::far_file_calls;
 
-// Pages of 8 KiB and more: what a page leaves behind is zero, so a row that is read where it no longer lies shows.
-template <placement Place, element E = float>
-using rows_in = paged<E, page_shape{.tokens = 16, .key_dim = 64, .value_dim = 64}, zones{.sink = 16, .local = 20}, Place>;
-template <placement Place>
-using ice = spec<rows_in<Place, bf16>, dci_tree<dci_shape{.block = 32}>, exact>;
-template <placement Place>
-using ice_in_tiers = spec<rows_in<Place, bf16>, dci_tree<dci_shape{.block = 32}>, rsq_ip<4, tiers{.value_bits = 4, .tail = true}>>;
-template <placement Place>
-using paris = spec<rows_in<Place>, sign_buckets<key_sketch{.balance = 64}>, rsq_ip<4>>;
-
-int failing = 0;  // calls from now on that succeed before one fails; 0: none fails
-int error_of_failure = ENOSPC;
-bool fails() {
-  if (failing == 0 || --failing > 0) return false;
-  errno = error_of_failure;
-  return true;
-}
-ssize_t read_or_fail(int file, void* bytes, std::size_t n, off_t at) { return fails() ? -1 : ::pread(file, bytes, n, at); }
-ssize_t write_or_fail(int file, const void* bytes, std::size_t n, off_t at) { return fails() ? -1 : ::pwrite(file, bytes, n, at); }
 /// Whether an error names a line of the caller's, not one of the library's.
 bool is_of_caller(const std::exception& error) {
   const std::string_view text = error.what();
   return text.find("far_file.cpp:") != text.npos || text.find("feed.hpp:") != text.npos;
 }
-ssize_t read_nothing(int, void*, std::size_t, off_t) { return 0; }
-int written_to = -1;
-ssize_t write_noted(int file, const void* bytes, std::size_t n, off_t at) { return ::pwrite(written_to = file, bytes, n, at); }
-
-geometry small(std::int64_t near) {
-  return {.layers = 3,
-          .kv_heads = 2,
-          .query_heads = 4,
-          .max_tokens = 1200,
-          .max_sequences = 3,
-          .kinds = {layer_kind::dense(), layer_kind::retrieve(), layer_kind::retrieve()},
-          .near_tokens = near,
-          .hot_rows = 16};
-}
-
-/// Two caches to which the same is done.
-template <class Near, class Far>
-struct twins {
-  host exec;
-  cache<host, Near> a{exec, {}, small(0)};
-  cache<host, Far> b;
-  struct pair {
-    sequence a, b;
-  };
-  std::vector<pair> open;
-  std::mt19937_64 random{7};
-  token next = 1;
-  std::int64_t compared = 0, apart = 0;
-  attention_audit of_a, of_b;
-  bool audited = false;
-
-  twins(host by, bool mapped) : exec(by), b(exec, {}, far(mapped)) {}
-  static geometry far(bool mapped) {
-    geometry g = small(304);
-    g.far.mapped = mapped;
-    return g;
-  }
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n)); }
-
-  void feed(const std::vector<std::size_t>& who, std::int64_t n, bool prompt, const attend_options& how) {
-    std::vector<advance> on_a, on_b;
-    for (const std::size_t i : who) on_a.push_back({open[i].a, n}), on_b.push_back({open[i].b, n});
-    const std::vector<token> ids = tokens(next, n * std::ssize(who));
-    next += static_cast<token>(ids.size());
-    step x = a.begin(exec, on_a), y = b.begin(exec, on_b);
-    append_all(a, exec, x, ids);
-    append_all(b, exec, y, ids);
-    if (prompt) {
-      observe_all(a, exec, x, ids);
-      observe_all(b, exec, y, ids);
-    } else {
-      attend_options on_far = how, on_near = how;
-      if (audited) on_near.audit = &of_a, on_far.audit = &of_b;
-      same(attend_all(a, exec, x, ids, on_near), attend_all(b, exec, y, ids, on_far));
-    }
-    if (!prompt && below(8) == 0) return;  // dropped
-    a.commit(exec, x);
-    b.commit(exec, y);
-  }
-  void same(const std::vector<float>& x, const std::vector<float>& y) {
-    REQUIRE(x.size() == y.size());
-    for (std::size_t i = 0; i < x.size(); ++i) apart += std::memcmp(&x[i], &y[i], sizeof(float)) == 0 ? 0 : 1;
-    compared += std::ssize(x);
-  }
-  void grow(std::int64_t n, const attend_options& how) {
-    open.push_back({a.open(exec), b.open(exec)});
-    for (; n > 0; n -= 40) feed({open.size() - 1}, std::min<std::int64_t>(n, 40), true, how);
-  }
-  void decode(int steps, const attend_options& how) {
-    for (int i = 0; i < steps; ++i) {
-      std::vector<std::size_t> who;
-      for (std::size_t s = 0; s < open.size(); ++s) {
-        if (below(3) > 0) who.push_back(s);
-      }
-      feed(who, below(5) == 0 ? 3 : 1, false, how);
-    }
-  }
-  void cut(std::size_t i, std::int64_t by) {
-    const std::int64_t n = a.length(open[i].a) - by;
-    a.truncate(exec, open[i].a, n);
-    b.truncate(exec, open[i].b, n);
-  }
-  void fork(std::size_t i, std::int64_t n) { open.push_back({a.fork(exec, open[i].a, n), b.fork(exec, open[i].b, n)}); }
-  void close(std::size_t i) {
-    a.close(exec, open[i].a);
-    b.close(exec, open[i].b);
-    open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
-  }
-};
 
 template <template <placement> class Spec>
 void play(host exec, bool mapped = false) {
@@ -229,6 +122,31 @@ TEST_CASE("rows in a file: blocks of a restored sequence whose pages another one
   t.decode(8, few);
   CHECK(t.compared > 1000);
   CHECK(t.apart == 0);
+}
+
+TEST_CASE("rows in a file: what is missing of a selection is read once, and nothing else") {
+  const host exec = test::one_thread();
+  geometry g = small(304);
+  g.far.calls.read = read_counted;
+  cache<host, ice<placement::offload_bulk>> c(exec, {}, g);
+  const sequence s = c.open(exec);
+  for (int i = 0; i < 12; ++i) test::feed(c, exec, s, tokens(static_cast<token>(1 + 40 * i), 40));
+  step open = c.begin(exec, {{s, 1}});
+  append_all(c, exec, open, tokens(5000, 1));
+  const auto attend = [&](std::int64_t keep) {
+    const cache_stats before = c.stats();
+    bytes_read = 0;
+    attend_all(c, exec, open, tokens(5000, 1), {.keep = keep, .path = route::retrieve});
+    const cache_stats after = c.stats();
+    CHECK(after.far_bytes_moved - before.far_bytes_moved == bytes_read);
+    CHECK(after.far_wanted - before.far_wanted == after.far_hit - before.far_hit + after.far_moved - before.far_moved);
+    return std::array{after.far_hit - before.far_hit, after.far_moved - before.far_moved};
+  };
+  const auto first = attend(32), again = attend(32), more = attend(64);
+  CHECK(first[1] > 0);
+  CHECK(again[1] == 0);
+  CHECK(again[0] > 0);
+  CHECK(more[0] > 0);
 }
 
 TEST_CASE("rows in a file: what cannot be near is refused, and nothing has changed") {

@@ -45,12 +45,13 @@ geometry two_layers() {
 template <class Cache>
 struct fixture {
   host exec = test::one_thread();
-  Cache c{exec, {}, two_layers()};
+  Cache c;
   sequence s = c.open(exec);
   std::vector<token> asked;
   step open;
 
-  fixture(std::int64_t n, std::int64_t more) : asked(tokens(5000, more)), open(c.begin(exec, {})) {
+  fixture(std::int64_t n, std::int64_t more, const typename Cache::spec_type& of = {})
+      : c(exec, of, two_layers()), asked(tokens(5000, more)), open(c.begin(exec, {})) {
     if (n > 0) tell(tokens(1, n));
     open = c.begin(exec, {{s, more}});
     append_all(c, exec, open, asked);
@@ -126,6 +127,14 @@ TEST_CASE("a call says how broadly it searches") {
   CHECK(mass(tree, {.beam = 1}) < mass(tree, {.beam = 1000}));
   fixture<ice<by_means>> means(500, 3);
   CHECK(mass(means, {.probes = 3}) != mass(means, {.probes = 58}));
+}
+
+TEST_CASE("heads of a group rank pages as the cache's index says") {
+  const attend_options few{.keep = 24, .pages = {.probes = 58}, .path = route::retrieve};
+  const auto by = [&](const dci_tree<by_means>& index) { return fixture<ice<by_means>>(500, 3, {.index = index}).attend(few); };
+  const auto sums = by({});
+  CHECK(sums != by({.rule = {group_rule::kind::mean}}));
+  CHECK(sums != by({.interleave = true}));
 }
 
 TEST_CASE("a budget below one page is refused, and the cache goes on") {

@@ -52,11 +52,10 @@ struct storing_player : test::blocks_player<Cache> {
 };
 
 using pages = paged<bf16, test::small_page, test::blocks_cut>;
-using ice =
-    cache<host,
-          spec<pages,
-               dci_tree<dci_shape{
-                   .block = 16, .by = dci_shape::metric::diagonal, .rank = dci_shape::ranking::mean_then_member, .first_promotion = 200}>>>;
+using ice = cache<
+    host,
+    spec<pages, dci_tree<dci_shape{
+                    .block = 16, .by = dci_shape::metric::diagonal, .rank = dci_shape::ranking::best_member, .first_promotion = 200}>>>;
 
 }  // namespace
 
