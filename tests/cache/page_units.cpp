@@ -60,6 +60,14 @@ TEST_CASE("sign buckets by pages: whole pages, those with the most candidates, d
   CHECK(two == attend(c, exec, open, 900, 0, {.keep = 23, .breadth = half_of_all}));  // a part of a page is none
   attend(c, exec, open, 900, 0, {.keep = 160, .audit = &more});
   CHECK(few.mean_mass() < more.mean_mass());
+  const sequence fork = c.fork(exec, s, 201);
+  for (const std::int64_t cut : {201, 90}) {
+    c.truncate(exec, fork, cut);
+    feed(c, exec, fork, tokens(static_cast<test::token>(1 + cut), 400 - cut));
+    step of_fork = c.begin(exec, {{fork, 1}});
+    append_all(c, exec, of_fork, tokens(900, 1));
+    CHECK(attend(c, exec, of_fork, 900, 0, {.keep = 16, .breadth = half_of_all}) == two);
+  }
 
   const bucket_zone zone{
       small_page, key_columns_of(std::array{c.column(0, 0), c.column(0, 1), c.column(0, 2), c.column(0, 3), c.column(0, 4)}),
