@@ -79,16 +79,12 @@ std::vector<std::int32_t> tokens_of_best(const page_list& pages, std::span<const
   return tokens;
 }
 
-/// Share of the best pages by their best member, every token looked at.   logit(g, t)
-template <class Logit>
-double best_member_share(const asked_position& at, const page_list& pages, const Logit& logit) {
+/// Share of the best pages by what each is worth to a head.   worth(g, page)
+template <class Worth>
+double best_share(const asked_position& at, const page_list& pages, const Worth& worth) {
   std::vector<float> by_page, scores(pages.size());  // (G, pages)
   for (std::size_t g = 0; g < at.heads(); ++g) {
-    for (const auto& page : pages) {
-      float best = -kvx::infinity;
-      for (const std::int32_t t : page) best = std::max(best, logit(g, t));
-      by_page.push_back(best);
-    }
+    for (const auto& page : pages) by_page.push_back(worth(g, page));
   }
   const auto group = static_cast<std::int64_t>(at.heads()), count = static_cast<std::int64_t>(pages.size());
   std::vector<std::byte> scratch(static_cast<std::size_t>(kvx::group_scores_scratch(kvx::host{}, {}, group, count)));
@@ -96,8 +92,41 @@ double best_member_share(const asked_position& at, const page_list& pages, const
   return at.share(tokens_of_best(pages, scores));
 }
 
+/// The same by the best member, every token looked at.   logit(g, t)
+template <class Logit>
+double best_member_share(const asked_position& at, const page_list& pages, const Logit& logit) {
+  return best_share(at, pages, [&](std::size_t g, const auto& page) {
+    float best = -kvx::infinity;
+    for (const std::int32_t t : page) best = std::max(best, logit(g, t));
+    return best;
+  });
+}
+
 double best_member_share(const asked_position& at, const page_list& pages) {
   return best_member_share(at, pages, [&](std::size_t g, std::int32_t t) { return at.logit(g, t); });
+}
+
+/// The same by the logit of the mean key, which is the mean of the logits.
+double mean_share(const asked_position& at, const page_list& pages) {
+  return best_share(at, pages, [&](std::size_t g, const auto& page) {
+    float sum = 0;
+    for (const std::int32_t t : page) sum += at.logit(g, t);
+    return sum / static_cast<float>(page.size());
+  });
+}
+
+/// The same by the most that a key between the least and the largest of each channel may reach: Quest (arXiv 2406.10774).
+double bound_share(const head_rows& head, const asked_position& at, const page_list& pages) {
+  return best_share(at, pages, [&](std::size_t g, const auto& page) {
+    const float* const q = at.queries.data() + g * static_cast<std::size_t>(head.dim);
+    float bound = 0;
+    for (int d = 0; d < head.dim; ++d) {
+      float most = -kvx::infinity;
+      for (const std::int32_t t : page) most = std::max(most, q[d] * head.key(t)[d]);
+      bound += most;
+    }
+    return bound * head.scale();
+  });
 }
 
 page_list joined(page_list a, const page_list& b) {
@@ -105,25 +134,32 @@ page_list joined(page_list a, const page_list& b) {
   return a;
 }
 
+/// By what pages are ranked.
+enum class by { member, mean, bound };
+
 /// Share at every position, of pages(end of the zone).
-template <class Pages>
+template <by Rank = by::member, class Pages>
 std::vector<double> shares(const head_rows& head, const Pages& pages) {
   std::vector<double> result;
   for (std::size_t i = 0; i < head.positions.size(); ++i) {
     const std::int64_t end = head.positions[i] - page_local;
-    result.push_back(best_member_share(asked_position(head, i, end), pages(end)));
+    const asked_position at(head, i, end);
+    const page_list list = pages(end);
+    result.push_back(Rank == by::bound  ? bound_share(head, at, list)
+                     : Rank == by::mean ? mean_share(at, list)
+                                        : best_member_share(at, list));
   }
   return result;
 }
 
 /// A packing in blocks.
-template <packing Pack, metric By, int Promotion = 30>
+template <packing Pack, metric By, int Promotion = 30, by Rank = by::member>
 std::vector<double> packed(const head_rows& head) {
   const dci_shape shape{.pack = Pack, .by = By, .first_promotion = Promotion};
   const indexed_head index(head, shape);
   dci_shape rest = shape;
   if (Pack == packing::projection) rest.pack = packing::positional;  // less than a block is in no cell
-  return shares(
+  return shares<Rank>(
       head, [&](std::int64_t end) { return joined(index.pages(end / block * block), packed_whole(head, rest, end / block * block, end)); });
 }
 
@@ -221,10 +257,14 @@ constexpr auto found = searched_pages<ranking::mean_then_member>;
 
 const head_metric table[] = {
     {"share_positional", on_request, packed<packing::positional, metric::keys>},
+    {"share_positional_mean", on_request, packed<packing::positional, metric::keys, 30, by::mean>},
+    {"share_positional_bound", on_request, packed<packing::positional, metric::keys, 30, by::bound>},
     {"share_projection", always, packed<packing::projection, metric::keys, 10>},
     {"share_greedy", on_request, packed<packing::greedy, metric::keys>},
     {"share_bisection", always, packed<packing::bisection, metric::keys>},
     {"share_bisection_metric", always, packed<packing::bisection, metric::diagonal>},
+    {"share_bisection_metric_mean", on_request, packed<packing::bisection, metric::diagonal, 30, by::mean>},
+    {"share_bisection_metric_bound", on_request, packed<packing::bisection, metric::diagonal, 30, by::bound>},
     {"share_bisection_full_metric", on_request, packed<packing::bisection, metric::full>},
     {"share_bisection_whole", on_request, built_whole},
     {"share_blocks_growth", always, grown, built_whole},

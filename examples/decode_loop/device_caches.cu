@@ -106,6 +106,14 @@ struct paris {
   using type = kvx::paris_kv<kvx::bf16, D>;
 };
 template <int D>
+struct ice {
+  using type = kvx::ice_cache<kvx::bf16, D>;
+};
+template <int D>
+struct ice_tiered {
+  using type = kvx::ice_cache_tiered<kvx::bf16, D>;
+};
+template <int D>
 struct paris_far {
   using type = kvx::paris_kv<kvx::bf16, D, D, kvx::placement::offload_uva>;
 };
@@ -120,6 +128,8 @@ std::span<const cache_choice> device_caches() {
     lines.push_back(device_line<full>("device-full", "every row, on the device", false));
     lines.push_back(device_line<paris>("device-paris_kv", "paris_kv on the device", true));
     lines.push_back(device_line<paris_far>("device-paris_kv-far", "the same with most rows in host memory", true));
+    lines.push_back(device_line<ice>("device-ice_cache", "ice_cache on the device", true));
+    lines.push_back(device_line<ice_tiered>("device-ice_cache_tiered", "ice_cache_tiered on the device", true));
     return lines;
   }();
   return table;
