@@ -179,8 +179,7 @@ value_function value_sums_of([[maybe_unused]] instruction_set set) {
 template <class Table>
 const Table& table_of([[maybe_unused]] instruction_set s) {
 #if defined(__x86_64__)
-  if (std::is_same_v<Table, page_table> && s == instruction_set::avx512 && has_byte_dot_products())
-    return avx512_vnni::functions<Table>;
+  if (std::is_same_v<Table, page_table> && s == instruction_set::avx512 && has_byte_dot_products()) return avx512_vnni::functions<Table>;
   if (s == instruction_set::avx512) return avx512::functions<Table>;
   if (s == instruction_set::avx2) return avx2::functions<Table>;
 #endif
