@@ -89,9 +89,7 @@ fi
 
 text=()
 if ! has --text && ! has --prompt && ! has --bench-prompt; then
-  own=$build/own_text.txt  # the document: this repository's pages and headers
-  (cd "$root" && find . -path ./build -prune -o \( -path './*.md' -o -path './include/*' \) -type f -print | LC_ALL=C sort | xargs -r cat) >"$own"
-  text=(--text "$own")
+  text=(--text "$root/examples/data/document.txt")
 fi
 
 # What the lines of stored caches need, made once: a quick calibration, from other texts than the document.

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view usage = R"(usage: decode_loop --model FILE [options]
 
 Without --prompt: reads a long document once, decodes its next tokens through each cache type, and prints a table.
-  --text FILE          the document; run.sh takes this repository's headers and pages
+  --text FILE          the document; run.sh takes examples/data/document.txt
   --context N          tokens of the document before the scored ones (default 4096)
   --scored N           tokens decoded through each cache (default 128)
   --all                every setting of every system, not one each
