@@ -78,6 +78,15 @@ void play(host exec, bool mapped = false) {
   CHECK(stats.row_bytes + stats.far_bytes == t.a.stats().row_bytes);
 }
 
+/// A step of token 5,000, behind so many pieces of `each` tokens.
+template <class C>
+step one_more(C& c, const host& exec, sequence s, int pieces, std::int64_t each) {
+  for (std::int64_t i = 0; i < pieces; ++i) test::feed(c, exec, s, tokens(static_cast<token>(1 + each * i), each));
+  step open = c.begin(exec, {{s, 1}});
+  append_all(c, exec, open, tokens(5000, 1));
+  return open;
+}
+
 }  // namespace
 
 TEST_CASE("rows in a file: outputs are those of a resident cache") {
@@ -130,9 +139,7 @@ TEST_CASE("rows in a file: what is missing of a selection is read once, and noth
   g.far.calls.read = read_counted;
   cache<host, ice<placement::offload_bulk>> c(exec, {}, g);
   const sequence s = c.open(exec);
-  for (int i = 0; i < 12; ++i) test::feed(c, exec, s, tokens(static_cast<token>(1 + 40 * i), 40));
-  step open = c.begin(exec, {{s, 1}});
-  append_all(c, exec, open, tokens(5000, 1));
+  step open = one_more(c, exec, s, 12, 40);
   const auto attend = [&](std::int64_t keep) {
     const cache_stats before = c.stats();
     bytes_read = 0;
@@ -217,9 +224,7 @@ TEST_CASE("rows in a file: a file that has become shorter is an error, and no si
   g.far.calls.read = read_nothing;
   cache<host, ice<placement::offload_bulk>> c(exec, {}, g);
   const sequence s = c.open(exec);
-  for (int i = 0; i < 8; ++i) test::feed(c, exec, s, tokens(static_cast<token>(1 + 30 * i), 30));
-  step open = c.begin(exec, {{s, 1}});
-  append_all(c, exec, open, tokens(5000, 1));
+  step open = one_more(c, exec, s, 8, 30);
   CHECK_THROWS_AS(attend_all(c, exec, open, tokens(5000, 1), {.keep = 32, .path = route::retrieve}), std::system_error);
   CHECK_THROWS_AS(attend_all(c, exec, open, tokens(5000, 1), {.path = route::dense}), std::system_error);
   c.commit(exec, open);
